@@ -202,19 +202,36 @@ def transfer(
         if moves:
             if source.is_directory:
                 check_members(tree, source, destination.path, destination.real)
-            replaced = publish(tree, source, source.parent_fd, source.name, destination, overwrites)
+            replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
             temporary = copy_beside(tree, source, destination, deep=deep)
             try:
-                replaced = publish(tree, source, destination.parent_fd, temporary, destination, overwrites)
+                replaced = publish(
+                    request, tree, source, destination.parent_fd, temporary, destination, overwrites
+                )
             except BaseException:
                 discard(destination.parent_fd, temporary)
                 raise
     return Response(204 if replaced else 201)
 
 
+def locked_together(*resources: DavPath) -> ExitStack:
+    """Lock the directories of resources, each once, and always in the same order. Raises HTTPError(503)."""
+    by_inode = {os.fstat(each.parent_fd).st_ino: each for each in resources}
+    with ExitStack() as locks:
+        for inode in sorted(by_inode):
+            locks.enter_context(by_inode[inode].locked())
+        return locks.pop_all()
+
+
 def publish(
-    tree: Tree, source: DavPath, dir_fd: int, name: str, destination: DavPath, overwrites: bool
+    request: Request,
+    tree: Tree,
+    source: DavPath,
+    dir_fd: int,
+    name: str,
+    destination: DavPath,
+    overwrites: bool,
 ) -> bool:
     """Give a source, or its copy, the name of the destination; return whether it has replaced the target there.
 
@@ -222,8 +239,12 @@ def publish(
     may replace a target. After a failure the target is as before. Raises HTTPError: 412 if it may not; OSError.
     """
     aside, parent_fd = "", destination.parent_fd
+    moves = dir_fd == source.parent_fd  # the source itself, and not its copy
     try:
-        with destination.locked():
+        with locked_together(destination, *((source,) if moves else ())):
+            if moves:  # another request may have replaced the source meanwhile
+                source.restat()
+                check_conditions(request, source)
             tree.check_parent(destination)
             replaced = destination.restat() is not None
             if replaced:

@@ -114,7 +114,7 @@ def parse_proppatch(data: bytes) -> Sequence[Name]:
     elements = Document(data).elements
     if elements[0][1:] != (DAV, "propertyupdate"):
         raise HTTPError(400, "webdav: the body of PROPPATCH is no propertyupdate")
-    # propertyupdate, set or remove, prop, and at depth 4 the properties (RFC 4918 section 14.19)
+    # propertyupdate, set or remove, prop, and at depth 4 the properties
     return bounded([(space, name) for depth, space, name in elements if depth == 4])
 
 
