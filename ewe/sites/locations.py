@@ -53,11 +53,9 @@ class SiteParts(Protocol):
     routes: SiteRoutes
     feature_chain: FeatureChain
 
-    def feature_chain_of(self, plan: Plan) -> FeatureChain:
-        """Return the handler for the features of a document root."""
+    def feature_chain_of(self, plan: Plan) -> FeatureChain: ...
 
-    def with_variables(self, handler: Handler, config: Config) -> Handler:
-        """Wrap a handler, so that its programs get the variables of a location's settings."""
+    def with_variables(self, handler: Handler, config: Config) -> Handler: ...
 
 
 def settings_of_middlewares() -> set[str]:

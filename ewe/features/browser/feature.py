@@ -97,7 +97,7 @@ class Browser:
         """Return the response for a path below the base; None for other paths. Raises HTTPError, Disconnected."""
         path = request.path
         if not path.startswith(self.path):
-            return moved(self.base) if path == self.path[:-1] else None
+            return redirect(308, self.base) if path == self.path[:-1] else None
         if (refused := misdirected_response(request, io, self.hosts)) is not None:
             return refused
         parts = path[len(self.path) :].split("/")
@@ -140,7 +140,7 @@ class Browser:
         if len(parts) == 1:
             if last:
                 self.checked_name(names[0])
-                return moved(f"{self.base}{urls.encode_name(names[0])}/")
+                return redirect(308, f"{self.base}{urls.encode_name(names[0])}/")
             return self.reply(request, await self.databases(io))
         database = self.checked_name(names[0])
         trail = PageTrail(self.base, database)
@@ -510,7 +510,7 @@ class Browser:
             elif before is None or value != with_line_feeds(pages.plain(before)):
                 changed[name] = value
         if not changed:
-            return see_other(trail.of_row(table.name, key))
+            return redirect(303, trail.of_row(table.name, key))
         after = [
             number_or_same(changed.get(name, value), value)
             for name, value in zip(table.key, key, strict=True)
@@ -551,7 +551,7 @@ class Browser:
             words = f"{REFUSED_CHANGE} {error}" if self.development else REFUSED_CHANGE
             body = page_with(words).encode("utf-8", "replace")
             return Response(409, FIELDS, body, cause=f"{error.kind}: {error}")
-        return see_other(target)
+        return redirect(303, target)
 
 
 def check_method(request: Request, is_edit: bool) -> None:
@@ -562,14 +562,9 @@ def check_method(request: Request, is_edit: bool) -> None:
     raise HTTPError(405, f"the browser of databases does not take {request.method}", (("Allow", allowed),))
 
 
-def moved(target: str) -> Response:
-    """Return the redirect to the same path with a slash at its end."""
-    return Response(308, (("Location", target), ("Content-Type", "text/plain")), target.encode())
-
-
-def see_other(target: str) -> Response:
-    """Return the redirect to a page after a form. The browser uses GET, so a reload sends no form."""
-    return Response(303, (("Location", target), ("Content-Type", "text/plain")), target.encode())
+def redirect(status: int, target: str) -> Response:
+    """Return a redirect. After a form the status is 303: the browser uses GET, so a reload sends no form."""
+    return Response(status, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
 def key_in_query(table: Table, query: str | None) -> list[Value]:
