@@ -262,3 +262,9 @@ def test_a_method_a_language_and_a_page(
     site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
     *_, answer = explain(site, question, SERVER)
     assert answer.startswith(f"  answer    {said.format(root=os.path.realpath(tmp_path))}"), answer
+
+
+def test_a_path_at_a_server_with_an_ipv6_address(tmp_path: Path) -> None:
+    (tmp_path / "a.html").touch()
+    first, *_, last = explain(make_site(Config(documentroot=str(tmp_path))), "/a.html", ("::1", 4000))
+    assert first == "GET http://[::1]/a.html" and "the file " in last
