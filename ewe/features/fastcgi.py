@@ -99,7 +99,7 @@ def connections_of(
 def affinity_of(config: Config, covered: str, connections: Connections) -> Affinity | None:
     """Return the affinity of clients to addresses, if the settings ask for it and there are several addresses.
 
-    covered: the extension, the path or the pattern of the upstream (see Affinity).
+    covered: the extension, path or pattern of the upstream.
     """
     cookie = config[settings.FASTCGI_AFFINITY]
     if cookie is None or len(connections.addresses) < 2:

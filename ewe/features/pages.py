@@ -80,7 +80,7 @@ class Pages:
 
 
 def with_index_page(index_names: Sequence[str]) -> Sequence[str]:
-    """Return the names of index files; that of a PHP page is the last one, unless it is among them."""
+    """Return the names of index files, with that of a PHP page."""
     return index_names if INDEX in index_names else (*index_names, INDEX)
 
 

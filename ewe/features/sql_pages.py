@@ -168,10 +168,7 @@ class SQLPages:
         return found is not None
 
     async def answer(self, page_request: PageRequest, export: str) -> Response:
-        """Return a page or its data, or refuse the method. export: see PageFile.
-
-        Raises PageError, BadValue, HTTPError.
-        """
+        """Return a page or its data (export: see PageFile). Raises PageError, BadValue, HTTPError."""
         method = page_request.request.method
         posts = not export and page_request.declarations.posts
         allow = ("Allow", "GET, HEAD, POST, OPTIONS" if posts else "GET, HEAD, OPTIONS")

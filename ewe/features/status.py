@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
-# Fields that a proxy adds to a request: RFC 7239, RFC 9110 section 7.6.3, and the older ones
+# Fields that a proxy adds: RFC 7239, RFC 9110 section 7.6.3, and older ones
 PROXY_FIELDS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 ANSWER_TIMEOUT_S = 0.8  # seconds in which X-Switch and the database daemon must tell their numbers, together
 FIELDS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))

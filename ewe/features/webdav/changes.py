@@ -242,7 +242,7 @@ def publish(
     moves = dir_fd == source.parent_fd  # the source itself, and not its copy
     try:
         with locked_together(destination, *((source,) if moves else ())):
-            if moves:  # another request may have replaced the source meanwhile
+            if moves:  # another request may have replaced the source
                 source.restat()
                 check_conditions(request, source)
             tree.check_parent(destination)
