@@ -362,7 +362,7 @@ class Static:
         finally:
             os.close(descriptor)
 
-    has_or_variant = has  # Languages overrides it: a variant is sent, but is no program
+    has_or_variant = has  # overridden in Languages
 
     def index_of(self, path: str) -> str:
         """Return the name of the index file of the directory at path; "" if there is none."""
