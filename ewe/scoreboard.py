@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
-from ewe.config.feature_table import FEATURES
+from ewe.config.feature_table import ANSWERS, FEATURES
 from ewe.http.status import REASONS
 from ewe.timeouts import KINDS
 
@@ -59,7 +59,9 @@ Step = Callable[["memoryview[int]"], None]  # counts one event in a row
 
 # The names by which requests are counted; the first of each stands for all others
 OTHER, FILES = "other", "files"
-FEATURE_NAMES = (OTHER, FILES, *dict.fromkeys(module.split(".")[2] for module, _ in FEATURES))
+FEATURE_NAMES = (
+    OTHER, FILES, "wsgi", "asgi", *ANSWERS, *dict.fromkeys(module.split(".")[2] for module, _ in FEATURES),
+)  # fmt: skip
 STATUSES = (0, *REASONS, 499)
 
 

@@ -230,7 +230,7 @@ def start_warnings(config: Any, public_url: str = "") -> Iterator[str]:
     declared = [feature(module) for module in asked]
     for site_config in config.each_site():
         declared += features(site_config, "start_warnings")
-    for each in dict.fromkeys(declared):
+    for each in {each.name: each for each in declared}.values():
         warnings_of = each.start_warnings
         yield from warnings_of(config, public_url) if warnings_of is not None else ()
 

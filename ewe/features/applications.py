@@ -40,24 +40,27 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """
     config = plan.config
     named = [(*parse_application(each), setting.key) for setting in SETTINGS for each in config[setting]]
-    at: dict[str, tuple[str, str]] = {}
+    by_path: dict[str, tuple[str, str]] = {}
     for path, name, kind in named:
-        other, its = at.setdefault(path.rstrip("/"), (name, kind))
-        if (other, its) != (name, kind):
+        other_name, other_kind = by_path.setdefault(path.rstrip("/"), (name, kind))
+        if (other_name, other_kind) != (name, kind):
             raise ValueError(
-                f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
+                f"two applications at {path}: {other_name} ({other_kind}) and {name} ({kind}): mount one elsewhere"
             )
     for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
         yield Mount(path.rstrip("/") or "/", application(plan, config, kind, path, name))
 
 
 def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
-    """Return the handler of an application. Raises ValueError if the import is tried now, and fails."""
+    """Return the handler of an application. kind: "wsgi" or "asgi". name: module:app.
+
+    Raises ValueError if the application is imported now (ServerPlan), and the import fails.
+    """
     server = plan.server
     if kind == "wsgi":
         from ewe.features.wsgi import WSGI
 
-        wsgi = WSGI(config, path, name, threads=server.many_calls, processes=server.many_processes)
+        wsgi = WSGI(config, path, name, multithread=server.multithread, multiprocess=server.multiprocess)
         server.add_application(wsgi)
         return wsgi
     from ewe.features.asgi import ASGI
@@ -85,7 +88,7 @@ FEATURE = Feature(
     protected=protected,
     mounts=mounts,
     answers_all=answers_all,
-    once=True,
+    shares_mounts=True,
     imports_later=True,
     gateway=gateway,
     late=("ewe.features.wsgi", "ewe.features.asgi", "ewe.gateway.asgi", "ewe.streams.loops"),

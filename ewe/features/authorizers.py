@@ -189,12 +189,12 @@ def variables_of(answer: Response, name: str) -> Iterator[tuple[bytes, bytes]]:
         yield variable.encode(), value.encode("latin-1")
 
 
-def around(plan: Plan, config: Config) -> Authorizers:
+def middleware(plan: Plan, config: Config) -> Authorizers:
     """Return the authorizers of a site, which all its locations share. Raises ValueError."""
-    found: Authorizers = plan.once(
+    found: Authorizers = plan.shared(
         Authorizers, lambda: Authorizers(plan.config, plan.static.root, plan.limits)
     )
     return found
 
 
-FEATURE = Feature("authorizers", settings=(FASTCGI_AUTHORIZER,), around=around)
+FEATURE = Feature("authorizers", settings=(FASTCGI_AUTHORIZER,), middleware=middleware)

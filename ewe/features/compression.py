@@ -308,7 +308,7 @@ class Encoded(Source):
         self.coder = make(plain.length)
         self.io = io
         self.streams = streams
-        self.left = plain.length  # bytes of the plain body that are still to come; None if unknown
+        self.left_bytes = plain.length  # of the plain body that are still to come; None if unknown
         self.live = isinstance(plain.body, Source)  # a piece comes when a program writes it
         self.source = plain.body if isinstance(plain.body, Source) else BodySource(plain.body)
         self.part = memoryview(b"")  # the bytes of a piece that are not encoded yet
@@ -329,8 +329,8 @@ class Encoded(Source):
         while not self.ended:
             part = await self.next_part()
             if not part:
-                if self.left:
-                    raise HTTPError(502, f"{self.left} bytes of its Content-Length did not come")
+                if self.left_bytes:
+                    raise HTTPError(502, f"{self.left_bytes} bytes of its Content-Length did not come")
                 self.ended = True
                 return self.coder.finish()
             # All bytes that the program has written are encoded now, and the program may pause. The client should
@@ -346,20 +346,20 @@ class Encoded(Source):
         """Return at most PART_BYTES of the plain body; b"" at its end."""
         if not self.part:
             self.part = memoryview(await self.source.receive())
-        if self.left is not None:
-            if len(self.part) > self.left:
-                self.part = self.part[: self.left]
+        if self.left_bytes is not None:
+            if len(self.part) > self.left_bytes:
+                self.part = self.part[: self.left_bytes]
                 self.sent_response.cause = f"more than the {self.plain.length} bytes of its Content-Length"
-            self.left -= min(len(self.part), PART_BYTES)
+            self.left_bytes -= min(len(self.part), PART_BYTES)
         part, self.part = bytes(self.part[:PART_BYTES]), self.part[PART_BYTES:]
         return part
 
 
-def around(plan: Plan, config: Config) -> Compression:
+def middleware(plan: Plan, config: Config) -> Compression:
     """Return the middleware for the settings of a location. Locations with equal settings share one."""
     key = (Compression, *(config[setting] for setting in settings.SETTINGS))
-    found: Compression = plan.once(key, lambda: Compression(config))
+    found: Compression = plan.shared(key, lambda: Compression(config))
     return found
 
 
-FEATURE = Feature("compression", settings=settings.SETTINGS, around=around)
+FEATURE = Feature("compression", settings=settings.SETTINGS, middleware=middleware)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.features.answered_by import AnsweredBy
 from ewe.features.base import Handler, Middleware
 from ewe.features.content_cache_settings import CONTENT_CACHE, SETTINGS
 from ewe.features.declaration import Feature
@@ -23,18 +24,18 @@ class Cached(Middleware):
     def __init__(self, inner: Handler, cache: ContentCache) -> None:
         self.inner = inner
         self.cache = cache
+        self.feature = inner.feature if isinstance(inner, AnsweredBy) else ""  # also that of a cached copy
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return a cached copy, or call the inner handler. Raises the inner handler's exceptions."""
-        return await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
+        response = await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
+        if self.feature and response is not None:
+            io.answered_by = self.feature
+        return response
 
 
 class CachedProxy(Cached):
-    """Caches the responses of a proxy.
-
-    Only a cache around a proxy has the method proxy_at(). A cache without this method contains a handler that may
-    answer without a proxy.
-    """
+    """Caches the responses of a proxy. Only this class has proxy_at(): any other handler may answer without one."""
 
     inner: WithProxies
 
@@ -46,8 +47,8 @@ class CachedProxy(Cached):
 def cache_of(plan: Plan, config: Config) -> ContentCache:
     """Return the cache of the site, or a separate one if a location sets another size.
 
-    config: the settings of the site, or of a location. plan: of its document root. The plan keeps each cache under
-    the settings that set its size, so all parts of the site with this size share the cache.
+    config: the settings of the site, or of a location. plan: of its document root. All parts of a site whose size
+    comes from the same settings share the cache.
     """
     from ewe.gateway.content_cache import ContentCache
 
@@ -56,7 +57,7 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
         # The location has another document root than the site, and the same size.
         return cache_of(site_plan, site_plan.config)
     sets_size = plan.config if plan.config[CONTENT_CACHE] == size else config
-    cache: ContentCache = plan.once((ContentCache, sets_size), lambda: ContentCache(size))
+    cache: ContentCache = plan.shared((ContentCache, sets_size), lambda: ContentCache(size))
     return cache
 
 

@@ -1,7 +1,6 @@
 """The declaration of a feature: the handlers and facts that its module offers to the builder of a site.
 
-The last lines of such a module are FEATURE = Feature(...). They contain everything that the server knows about the
-feature: its settings, the sources that it protects, its paths, and its needs before the first request.
+The last lines of such a module are FEATURE = Feature(...): everything that the server knows about the feature.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class MeasureError(Exception):
     """A process does not tell its numbers. The text is one line."""
 
 
-class Feature:
+class Feature(NamedTuple):
     """The declaration of a feature. Only the name is required. Most parts are functions:
 
     settings: the settings that this feature declares (ewe.config.setting).
@@ -137,11 +136,12 @@ class Feature:
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
     answers_all: return whether the feature answers every path of a site, which then needs no document root.
-    once: a site and its locations share the mounts, because they contain an application.
+    shares_mounts: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
+    answered_by: return a handler inside the middleware that notes its feature; it is called for each handler.
     files: yield the handlers for the files of a location's directory (`alias`).
-    around: return the middleware around all handlers of a location, from its settings.
-    server: return the middleware around all sites.
+    middleware: return the middleware around all handlers of a location, from its settings.
+    server_middleware: return the middleware around all sites.
     keys: keys of [[site]] and [[site.location]], each with its middleware.
     gateway: return the handler, or the Runner, for the key `gateway` of a location. The other two arguments are the
     kind in its value, and the targets of its values: addresses, or one application (site_tables.GatewayValue).
@@ -164,56 +164,41 @@ class Feature:
     gives up root calls it before.
 
     A feature that the setting `mount` names has `make`, and may have `protected`, `needs` and `notes`. The other
-    parts need a row of the feature table: ewe refuses a mounted feature with one of them.
+    parts need a row of the feature table.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        settings: Iterable[Setting[Any]] = (),
-        provide: Callable[[Plan], Any] | None = None,
-        protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
-        mounts: Callable[[Plan], Iterable[Mount]] | None = None,
-        answers_all: Callable[[Config], bool] | None = None,
-        once: bool = False,
-        wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
-        files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
-        around: Callable[[Plan, Config], Middleware] | None = None,
-        server: Callable[[HasProxies], Middleware] | None = None,
-        keys: Mapping[str, Key] | None = None,
-        gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None,
-        answer: Callable[[LocationPlan], Handler] | None = None,
-        make: Callable[[Config, str], Handler] | None = None,
-        ends_processes: Callable[[Config], bool] | None = None,
-        programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
-        process: SupervisedProcess | None = None,
-        fixed: Callable[[Config], Iterable[str]] | None = None,
-        needs: Callable[[Config], Iterable[str]] | None = None,
-        notes: Callable[[Config], Iterable[str]] | None = None,
-        start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
-        measures: Callable[[Config], MeasuredProcess | None] | None = None,
-        imports_later: bool = False,
-        directories: Callable[[Config], Iterable[NeededDirectory]] | None = None,
-        late: Iterable[str] = (),
-        preload: Callable[[], None] | None = None,
-    ) -> None:
-        self.name = name
-        self.settings = tuple(settings)
-        self.provide, self.protected = provide, protected
-        self.mounts, self.once, self.wrap = mounts, once, wrap
-        self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
-        self.files, self.around, self.server = files, around, server
-        self.keys = keys or {}
-        self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures = ends_processes, measures
-        self.programs, self.process = programs, process
-        self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
-        self.late, self.preload = tuple(late), preload
+    name: str
+    settings: tuple[Setting[Any], ...] = ()
+    provide: Callable[[Plan], Any] | None = None
+    protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None
+    mounts: Callable[[Plan], Iterable[Mount]] | None = None
+    answers_all: Callable[[Config], bool] | None = None
+    shares_mounts: bool = False
+    wrap: Callable[[Plan, Config, Handler], Handler] | None = None
+    answered_by: Callable[[Handler], Handler] | None = None
+    files: Callable[[LocationPlan], Iterable[Mount]] | None = None
+    middleware: Callable[[Plan, Config], Middleware] | None = None
+    server_middleware: Callable[[HasProxies], Middleware] | None = None
+    keys: Mapping[str, Key] = {}
+    gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None
+    answer: Callable[[LocationPlan], Handler] | None = None
+    make: Callable[[Config, str], Handler] | None = None
+    ends_processes: Callable[[Config], bool] | None = None
+    programs: Callable[[Config], Iterable[ProgramMaker]] | None = None
+    process: SupervisedProcess | None = None
+    fixed: Callable[[Config], Iterable[str]] | None = None
+    needs: Callable[[Config], Iterable[str]] | None = None
+    notes: Callable[[Config], Iterable[str]] | None = None
+    start_warnings: Callable[[Config, str], Iterable[str]] | None = None
+    measures: Callable[[Config], MeasuredProcess | None] | None = None
+    imports_later: bool = False
+    directories: Callable[[Config], Iterable[NeededDirectory]] | None = None
+    late: tuple[str, ...] = ()
+    preload: Callable[[], None] | None = None
 
     def parts(self) -> list[str]:
         """Return the names of the parts that this declaration has, without the name."""
-        return [name for name, part in vars(self).items() if part and name != "name"]
+        return [name for name, part in self._asdict().items() if part and name != "name"]
 
 
 class UnknownFeature(ConfigError):

@@ -53,7 +53,7 @@ def features(config: Config, static: Static, limits: RequestLimits) -> Iterator[
     for setting in settings.OF_PROTOCOLS:
         if named := config[setting]:
             found += of_protocol(config, static, limits, setting.key, named, load(CODECS[setting.key]))
-    yield from sorted(found, key=lambda feature: feature.where == "/")
+    yield from sorted(found, key=lambda feature: not (feature.extension or feature.path))
 
 
 def of_protocol(
@@ -66,13 +66,13 @@ def of_protocol(
     """
     connections: dict[tuple[str, ...], Connections] = {}
     upstreams: dict[str, list[str]] = {}  # extension or path -> addresses
-    for where, address in map(parse_responder, named):
-        upstreams.setdefault(where.rstrip("/") or "/", []).append(address)
-    for where, addresses in upstreams.items():
+    for covered, address in map(parse_responder, named):
+        upstreams.setdefault(covered.rstrip("/") or "/", []).append(address)
+    for covered, addresses in upstreams.items():
         key = tuple(addresses)
         if key not in connections:
             connections[key] = connections_of(config, addresses, setting, codec)
-        yield FastCGI(where, connections[key], config, static, limits)
+        yield FastCGI(covered, connections[key], config, static, limits)
 
 
 def connections_of(
@@ -100,16 +100,17 @@ class FastCGI:
     """Passes requests for one extension, or for all paths below one path, to an upstream."""
 
     def __init__(
-        self, where: str, connections: Connections, config: Config, static: Static, limits: RequestLimits
+        self, covered: str, connections: Connections, config: Config, static: Static, limits: RequestLimits
     ) -> None:
-        """where: the extension or the path in the setting."""
-        self.where = where
+        """covered: the extension or the path in the setting, such as ".php" or "/app"."""
+        self.extension = covered if covered.startswith(".") else ""
+        self.path = "" if self.extension else covered.rstrip("/")
         self.connections = connections
         self.scripts_by_path: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
         self.config = config
         self.static = static
         self.limits = limits
-        self.affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], where, connections.addresses)
+        self.affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], covered, connections.addresses)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError."""
@@ -124,34 +125,35 @@ class FastCGI:
         """Yield the lines about the script that the upstream gets. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.lines_about_script(script, f"a responder for {self.where}")
+            why = f"a responder for {self.extension or self.path or '/'}"
+            yield from scripts.lines_about_script(script, why)
         return script is not None
 
     def find(self, path: str) -> Script | None:
         """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
-        if not self.where.startswith("."):
+        if not self.extension:
             return self.script_below_path(path)
         # A path without a script is not cached: a script that has just been written must not be sent as a file.
         return self.scripts_by_path.find_existing(path, self.script_with_extension)
 
     def script_below_path(self, path: str) -> Script | None:
-        """Return the script that answers for all paths below `where`, such as "/app"; None for another path."""
-        name = self.where.rstrip("/")
+        """Return the script that answers for all paths below `self.path`; None for another path."""
+        name = self.path
         if path != name and not path.startswith(name + "/"):
             return None
         # Upstreams expect a file name in SCRIPT_FILENAME, even if no such file exists.
         return Script(file=self.static.root + name, name=name, path_info=path[len(name) :])
 
     def script_with_extension(self, path: str) -> Script | None:
-        """Return the script with the extension `where`: a file, perhaps with a longer path, or an index file.
+        """Return the script with the extension: a file, perhaps with a longer path, or an index file.
 
         Raises HTTPError(403, 404).
         """
-        if path.endswith("/") and any(name.endswith(self.where) for name in self.config.defaultindex):
+        if path.endswith("/") and any(name.endswith(self.extension) for name in self.config.defaultindex):
             path += self.static.index_of(path)
         end = 0
-        while (at := path.find(self.where, end)) >= 0:
-            end = at + len(self.where)
+        while (at := path.find(self.extension, end)) >= 0:
+            end = at + len(self.extension)
             if path[end : end + 1] not in ("", "/"):
                 continue
             if self.static.has(path[:end]):
@@ -164,18 +166,15 @@ class FastCGI:
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the extensions and the directories for which upstreams answer."""
     named = (each for setting in settings.OF_PROTOCOLS for each in plan.config[setting])
-    for where, _ in map(parse_responder, named):
-        if where[0] == ".":
-            yield ProtectedSource(extension=where)
-        elif where != "/":
-            yield ProtectedSource(directory=root + where)
+    for covered, _ in map(parse_responder, named):
+        if covered[0] == ".":
+            yield ProtectedSource(extension=covered)
+        elif covered != "/":
+            yield ProtectedSource(directory=root + covered)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    """Yield the mount of each extension and each path. Raises ValueError.
-
-    All of them are mounted at "/". Each handler decides by its `where` whether it answers for a path.
-    """
+    """Yield the handler of each extension and each path. Each decides whether it answers. Raises ValueError."""
     for feature in features(plan.config, plan.static, plan.limits):
         yield Mount("/", feature)
 
@@ -183,7 +182,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 def files(location: LocationPlan) -> Iterator[Mount]:
     """Yield the mounts of extensions, for the files of `alias`. Raises ValueError."""
     for feature in features(location.config, location.static, location.plan.limits):
-        if feature.where[0] == ".":
+        if feature.extension:
             yield Mount("/", feature)
 
 
@@ -192,9 +191,9 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
-    # Affinity takes a slash at the beginning for that of a path. A pattern may have one, too, so "~" precedes it.
-    where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
-    affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], where, connections.addresses)
+    # Affinity takes a text with a slash at its beginning for the path of the cookie. A pattern is not a path.
+    covered = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
+    affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], covered, connections.addresses)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         return await ask(connections, request, io, script, root, config, limits, affinity)

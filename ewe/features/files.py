@@ -21,11 +21,7 @@ def static_files(
     protected: ProtectedSources | None = None,
     owner: int | None = None,
 ) -> Static:
-    """Return the handler for the files below a directory; Languages if the setting `languages` is used.
-
-    root: the directory; "": config.documentroot. prefix: the beginning of its URLs. protected: the protected
-    sources; None: those of the root. owner: only files of this user id may be sent; None: all files.
-    """
+    """Return the Static for a directory; Languages if the setting `languages` is used. Arguments: see Static."""
     if not config.languages:
         return Static(config, root, prefix, protected, owner)
     from ewe.features.languages import Languages

@@ -43,6 +43,7 @@ from ewe.features.guards.auth import AUTH, Auth
 from ewe.features.guards.error_pages import PAGES, ErrorPages
 from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds, load_libraries
+from ewe.features.pages import with_index_page
 from ewe.features.static import file_version
 from ewe.features.users import Users
 from ewe.features.users_settings import USERDIR_SETTINGS
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 FILE = ".ewe.toml"
 MAX_SETTINGS_BYTES = 16 * 1024  # bytes of the file
 MAX_DOTS = 400  # in the file; a key with 8,000 dots takes seconds to parse
-PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's password file: the cost of bcrypt is at most 12
+PASSWORDS = Bounds(max_bytes=64 * 1024, max_check_ms=300.0)  # the cost of bcrypt is then at most 12
 LOG_IN = TableKind('{ realm = "A name", file = ".htpasswd" }', {
     "realm": AUTH.keys["realm"],
     "file": Key(matching("NAME", "a file of this directory, such as .htpasswd", r"\.[^/\0]*"),
@@ -180,7 +181,7 @@ class Homes(Middleware):
         index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
-            home.pages.index_names = index_names
+            home.pages.index_names = settings.index_names or with_index_page(index_names)
             home.static.forget_all()  # the cache maps directories to their index files
         lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists
@@ -308,7 +309,7 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
 
 
 def version_of_file(directory: str, name: str) -> object:
-    """Return a file's file_version(), which changes when the file changes; None if there is no file, or no name."""
+    """Return the file_version() of a file; None if there is no file, or no name."""
     try:
         return file_version(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:

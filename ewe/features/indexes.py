@@ -410,14 +410,16 @@ def head(column: str, sort: str, order: str) -> str:
 
     sort: the column by which the page is sorted; "" if it cannot be sorted.
     """
-    label, other = COLUMNS[column]
+    label, link_order = COLUMNS[column]
     if not sort:
         return f'<th scope="col"><a>{label}</a>'
     state = ""
     if column == sort:
-        arrow, name, other = ("↓", "descending", "asc") if order == "desc" else ("↑", "ascending", "desc")
+        arrow, name, link_order = (
+            ("↓", "descending", "asc") if order == "desc" else ("↑", "ascending", "desc")
+        )
         label, state = f"{label} {arrow}", f' aria-sort="{name}"'
-    return f'<th scope="col"{state}><a href="?sort={column}&amp;order={other}">{label}</a>'
+    return f'<th scope="col"{state}><a href="?sort={column}&amp;order={link_order}">{label}</a>'
 
 
 def row(entry: DirectoryEntry) -> str:
@@ -443,7 +445,7 @@ def size_for_people(size: int) -> str:
 
 
 def date(seconds: int) -> str | None:
-    """Return a time in the form of ISO 8601, in UTC; None if its year does not have four digits.
+    """Return a time in UTC in the format of RFC 3339; None if its year does not have four digits.
 
     seconds: since 1970.
     """

@@ -79,6 +79,10 @@ class Languages(Static):
         """Return whether the directory at path has an index file, perhaps in one of the languages."""
         return super().has_index(path) or any(self.variants(path + name) for name in self.index_names)
 
+    def has_or_variant(self, path: str) -> bool:
+        """Return whether a regular file is at path, or a variant of it. Raises HTTPError(403, 404)."""
+        return self.has(path) or (not hidden(path) and bool(self.variants(path)))
+
     def is_index_file(self, path: str) -> bool:
         """Return whether a file exists at path, or a variant of it."""
         return super().is_index_file(path) or bool(self.variants(path))
@@ -130,21 +134,21 @@ class Languages(Static):
 
         A file with sidecars (compressed variants) has no cached response: its response depends on Accept-Encoding.
         """
-        known = self.cache.get(path)
-        if known is None or known.sidecars:
+        entry = self.cache.get(path)
+        if entry is None or entry.sidecars:
             return None
-        if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(path, known):
+        if time.monotonic() - entry.checked_at > FILE_CHECK_S and not self.revalidate(path, entry):
             self.forget(path)
             return None
-        return known.file.response
+        return entry.file.response
 
-    def kind_of(self, path: str) -> str:
+    def media_type_of(self, path: str) -> str:
         """Return the Content-Type of a file: page.html.de has the type of page.html."""
         stem, _, suffix = path.rpartition(".")
-        return super().kind_of(stem if suffix.lower() in self.known_suffixes else path)
+        return super().media_type_of(stem if suffix.lower() in self.known_suffixes else path)
 
 
-def answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
+def paths_answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
     """Yield the paths of all URLs for which the file at a path may be sent: its own first, then those of
     negotiation.
 

@@ -1,8 +1,7 @@
 """Mounted features: those of other packages, and your own, each below a path (setting `mount`). They come first.
 
-A mounted class has a handler and nothing else. A mounted Feature may also protect sources (`protected`), name the
-reasons why the server cannot start (`needs`), and add lines to `ewe --check-config` (`notes`). The feature `mount`
-passes these on, as if they were its own.
+A mounted class has a handler and nothing else. A mounted Feature may also have the parts `protected`, `needs` and
+`notes`. The feature `mount` passes these on, as if they were its own.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Pages:
         """
         self.root = root
         self.prefix = prefix
-        self.index_names = index_names if INDEX in index_names else (*index_names, INDEX)
+        self.index_names = with_index_page(index_names)
         self.directories = [name for each in directories for name in names_of(each)]
         self.scripts_by_path: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
 
@@ -79,6 +79,11 @@ class Pages:
         return any(is_in(real, each) or is_in(file, each) for each in self.directories)
 
 
+def with_index_page(index_names: Sequence[str]) -> Sequence[str]:
+    """Return the names of index files, with that of a PHP page."""
+    return index_names if INDEX in index_names else (*index_names, INDEX)
+
+
 class SitePages:
     """Answers with the pages of the site's document root, or of another directory below a prefix."""
 
@@ -103,7 +108,7 @@ class SitePages:
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
-    """Yield the extensions of pages that are programs."""
+    """Yield the extensions of the pages that X-Switch runs; none on a site without X-Switch."""
     for extension in EXTENSIONS if plan.provided("xswitch") is not None else ():
         yield ProtectedSource(extension=extension)
 

@@ -52,10 +52,10 @@ class ServerPlan:
     """The objects that all sites of a server share while they are built.
 
     limits: the limits of requests. protected_on_all_sites: the protected sources of all sites; None for a server
-    without tables. applications: the applications of all sites. many_calls, many_processes: several threads of a
-    process, or several processes, may call an application at once. imports: import applications now; otherwise each
-    worker imports them. checks: the makers of middlewares around each site; a feature of one site may add a check
-    that all sites then need.
+    without tables. applications: the applications of all sites. multithread, multiprocess: several threads of
+    a process, or several processes, may call an application at once (PEP 3333). imports: import applications now;
+    otherwise each worker imports them. site_middlewares: the makers of middlewares around each site; a feature of
+    one site may add one for all sites.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class ServerPlan:
         config: Config,
         protected_on_all_sites: list[ProtectedSources | ProtectedPattern] | None = None,
         *,
-        many_calls: bool = False,
-        many_processes: bool = False,
+        multithread: bool = False,
+        multiprocess: bool = False,
         imports: bool = True,
     ) -> None:
         self.limits = RequestLimits(
@@ -72,8 +72,8 @@ class ServerPlan:
         )
         self.protected_on_all_sites = protected_on_all_sites
         self.applications: list[StartableApplication] = []
-        self.checks: list[Callable[[Any], Handler]] = []
-        self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
+        self.site_middlewares: list[Callable[[Any], Handler]] = []
+        self.multithread, self.multiprocess, self.imports = multithread, multiprocess, imports
 
     def add_application(self, application: StartableApplication) -> None:
         """Add an application. Import it if the server does that now (`imports`). Raises ValueError if it fails."""
@@ -81,14 +81,14 @@ class ServerPlan:
         if self.imports:
             application.load()
 
-    def add_check(self, make: Callable[[Any], Handler]) -> None:
+    def add_site_middleware(self, make: Callable[[Any], Handler]) -> None:
         """Add the maker of a middleware around each site, unless it is there already."""
-        if make not in self.checks:
-            self.checks.append(make)
+        if make not in self.site_middlewares:
+            self.site_middlewares.append(make)
 
-    def with_checks(self, handler: Handler) -> Handler:
-        """Wrap a site's handler in all checks."""
-        for make in self.checks:
+    def in_site_middlewares(self, handler: Handler) -> Handler:
+        """Wrap the handler of a site in the middlewares around each site."""
+        for make in self.site_middlewares:
             handler = make(handler)
         return handler
 
@@ -112,7 +112,7 @@ class Plan:
         self.parent = parent
         # Returns the location of a path, once the routes of the site are there (ewe.sites.build).
         self.locate: Callable[[str], object] | None = None
-        self.shared: dict[object, Any] = {}  # the objects of once()
+        self.shared_objects: dict[object, Any] = {}  # by the keys of shared()
         self.features = list(features(config))
         self.objects = {
             feature.name: feature.provide(self) for feature in self.features if feature.provide is not None
@@ -131,17 +131,25 @@ class Plan:
         top = self if self.parent is None else self.parent
         return top.locate(path) if top.locate is not None else None
 
-    def once(self, key: object, make: Callable[[], Any]) -> Any:
+    def shared(self, key: object, make: Callable[[], Any]) -> Any:
         """Return the object for a key, which all features of this plan share. `make` makes it at the first call."""
-        if key not in self.shared:
-            self.shared[key] = make()
-        return self.shared[key]
+        if key not in self.shared_objects:
+            self.shared_objects[key] = make()
+        return self.shared_objects[key]
+
+    def noted(self, handler: Handler) -> Handler:
+        """Return a handler in the middleware that notes its feature, for the status and the trace."""
+        for feature in self.features:
+            if feature.answered_by is not None:
+                handler = feature.answered_by(handler)
+        return handler
 
     def wrapped(self, handler: Handler, config: Config | None = None) -> Handler:
         """Return a handler in the middlewares around each feature.
 
         config: the settings of a location; None: those of this plan.
         """
+        handler = self.noted(handler)
         for feature in self.features if config is None else features(config):
             if feature.wrap is not None:
                 handler = feature.wrap(self, config or self.config, handler)
@@ -153,7 +161,7 @@ class Plan:
         for feature in self.features:
             if feature.mounts is None:
                 continue
-            if feature.once and self.parent is not None:
+            if feature.shares_mounts and self.parent is not None:
                 found = self.parent.mounts_of.get(feature.name, [])
             else:
                 found = list(feature.mounts(self))

@@ -59,19 +59,15 @@ def features(config: Config) -> Iterator[tuple[str, Proxy]]:
 class Proxy:
     """Passes the requests below one path to an upstream."""
 
-    def __init__(self, where: str, urls: Sequence[str], config: Config, setting: str) -> None:
-        """where: the path. urls: the URLs of the upstream, at one or several addresses. setting: for error
-        messages.
-
-        Raises ValueError.
-        """
-        self.where = where.rstrip("/")
+    def __init__(self, path: str, urls: Sequence[str], config: Config, setting: str) -> None:
+        """urls: of the upstream, at one or several addresses. setting: for error messages. Raises ValueError."""
+        self.path = path.rstrip("/")
         origins = [parse_origin(url) for url in urls]
         paths = {path for _, path in origins}
         if len(paths) > 1:
             raise ValueError(f"{' and '.join(urls)} have different paths ({setting})")
         addresses = [address for address, _ in origins]
-        self.path = paths.pop()
+        self.upstream_path = paths.pop()
         try:
             # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
@@ -85,16 +81,16 @@ class Proxy:
             )
         except ValueError as reason:
             raise ValueError(f"{reason} ({setting})") from None
-        self.name = f"{self.where or '/'} ({urls[0]})"
+        self.name = f"{self.path or '/'} ({urls[0]})"
         self.config = config
         self.timeout_s, self.idle_s = config[settings.PROXY_TIMEOUT], config[settings.PROXY_IDLE]
         self.trusted_fields = config[settings.TRUSTED_FIELDS]
         self.host = "localhost" if addresses[0].startswith("unix:") else addresses[0].removesuffix(":80")
         self.keeps_host = config[settings.PROXY_HOST] == "client"
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
-        self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
+        self.mapping = Mapping(self.path, self.upstream_path, (self.host, *addresses))
         cookie = config[shared.FASTCGI_AFFINITY]
-        self.affinity = Affinity.of(cookie, self.where or "/", self.connections.addresses)
+        self.affinity = Affinity.of(cookie, self.path or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: RequestCache[tuple[object, bytes]] = RequestCache()
         self.upstream_is_old = False  # it has answered with HTTP/1.0
@@ -135,7 +131,7 @@ class Proxy:
 
     def covers(self, path: str) -> bool:
         """Return whether a path is this proxy's path, or below it."""
-        return path.startswith(self.where + "/") or path == (self.where or "*")
+        return path.startswith(self.path + "/") or path == (self.path or "*")
 
     def proxy_at(self, path: str) -> object | None:
         """Return this proxy, if it answers for a path (ewe.features.encoded_slashes)."""
@@ -181,7 +177,7 @@ class Proxy:
             return encoded
         host = (request.host if self.keeps_host else "") or self.host
         lines = [
-            f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
+            f"{request.method} {target_for(request, self.path, self.upstream_path)} HTTP/1.1\r\nHost: {host}\r\n",
             *forwarding_fields(request, io.client[0], io.scheme, peer, self.trusted_fields),
             *passed_fields(request, hides_authorization=hides),
             via_line(request),
@@ -222,7 +218,7 @@ def forwards_left(request: Request) -> int | None:
 def allow_encoded_slashes(plan: Plan) -> None:
     """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
-    plan.server.add_check(EncodedSlashes)
+    plan.server.add_site_middleware(EncodedSlashes)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

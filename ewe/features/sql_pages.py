@@ -168,10 +168,7 @@ class SQLPages:
         return found is not None
 
     async def answer(self, page_request: PageRequest, export: str) -> Response:
-        """Return a page or its data, or refuse the method. export: "" for the page, else "CSV" or "JSON".
-
-        Raises PageError, BadValue, HTTPError.
-        """
+        """Return a page or its data (export: see PageFile). Raises PageError, BadValue, HTTPError."""
         method = page_request.request.method
         posts = not export and page_request.declarations.posts
         allow = ("Allow", "GET, HEAD, POST, OPTIONS" if posts else "GET, HEAD, OPTIONS")
@@ -189,8 +186,7 @@ class SQLPages:
         """Return function(*arguments). The function reads a page, or compiles or renders a template.
 
         A user's declarations may take a second to read, and a user's template RENDER_TIMEOUT_S for each request.
-        Beside an event loop, an executor thread therefore makes the call, and the loop serves other clients
-        meanwhile. The site's own pages are trusted to be fast.
+        Beside an event loop, an executor thread therefore makes the call. The site's own pages are trusted.
         """
         return await io.call(function, *arguments) if self.owner else function(*arguments)
 
@@ -399,7 +395,7 @@ class PageRequest:
         values: of the page's parameters. prefix: begins the query's names in the URL ("loans.").
         """
         choice = Choice(query, prefix, self.url_fields)
-        if not self.is_asked(query, values):
+        if not self.should_run(query, values):
             result = QueryResult(page, query, choice, prefix, [], [])
             result.asked = False
             return result
@@ -413,7 +409,7 @@ class PageRequest:
             )
         return QueryResult(page, query, choice, prefix, table.columns, table.rows)
 
-    def is_asked(self, query: Query, values: Mapping[str, Value]) -> bool:
+    def should_run(self, query: Query, values: Mapping[str, Value]) -> bool:
         """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
         name = query.needed_parameter
         return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
@@ -472,7 +468,7 @@ class PageRequest:
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
         prefix = "" if name == first_name else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
-        if not self.is_asked(query, values):
+        if not self.should_run(query, values):
             raise HTTPError(
                 404, f"{self.file}: {name} is not run without the parameter {query.needed_parameter}"
             )

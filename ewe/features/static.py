@@ -26,6 +26,7 @@ import re
 import stat
 import time
 from _weakref import ref
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ewe.bounded import SETTLED_S
@@ -103,24 +104,26 @@ def close_unused_files(now: float) -> None:
 class File:
     """One representation of a file: the fields of its response, and its bytes if it is small.
 
-    file_status: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "".
+    file_status: os.stat_result of the file. media_type: its Content-Type. coding: of a compressed variant; else "".
     varies: compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if
     it is larger and in the cache. head: the encoded status and field lines of the response with the whole file; b""
     until they are needed.
     """
 
     __slots__ = (
-        "body", "etag", "fields", "file_version", "head", "kind", "modified", "not_modified", "opened", "path",
-        "response", "size", "whole_fields",
+        "body", "etag", "fields", "file_version", "head", "media_type", "modified", "not_modified", "opened",
+        "path", "response", "size", "whole_fields",
     )  # fmt: skip
 
-    def __init__(self, path: str, file_status: os.stat_result, kind: str, coding: str, varies: bool) -> None:
+    def __init__(
+        self, path: str, file_status: os.stat_result, media_type: str, coding: str, varies: bool
+    ) -> None:
         self.path = path
         self.size = file_status.st_size
         self.file_version = file_version(file_status)
         # Never later than now: RFC 9110 section 8.8.2.1
         self.modified = float(min(file_status.st_mtime_ns // 10**9, int(time.time())))
-        self.kind = kind
+        self.media_type = media_type
         suffix = "-" + coding if coding else ""
         # ctime is used, because mtime can be set back after a change, and a strong tag must change (section 8.8.1).
         self.etag = f'"{file_status.st_ctime_ns:x}-{file_status.st_size:x}-{file_status.st_ino:x}{suffix}"'
@@ -135,7 +138,7 @@ class File:
         if varies:
             fields.append(("Vary", "Accept-Encoding"))
         self.fields = tuple(fields)
-        self.whole_fields = (("Content-Type", kind), *fields)
+        self.whole_fields = (("Content-Type", media_type), *fields)
         self.body: bytes | None = None
         self.response: CachedFile | None = None
         self.opened: OpenFile | None = None
@@ -200,12 +203,12 @@ class LazyListing(Response):
                 return response
             names = first_names(self.descriptor)
             if len(names) <= INLINE_NAMES:
-                return self.list(request, self.descriptor, names)
+                return self.listing_of(request, self.descriptor, names)
         finally:
             os.close(self.descriptor)
-        return await io.call(self.make, request)
+        return await io.call(self.listing_of_many_names, request)
 
-    def make(self, request: Request) -> Response:
+    def listing_of_many_names(self, request: Request) -> Response:
         """Return the listing of a directory with many names. May block. Raises HTTPError."""
         from ewe.features.indexes import LISTING_TURNS
 
@@ -217,11 +220,11 @@ class LazyListing(Response):
             try:
                 if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                     raise HTTPError(404, "the directory was replaced by a file meanwhile")
-                return self.list(request, descriptor)
+                return self.listing_of(request, descriptor)
             finally:
                 os.close(descriptor)
 
-    def list(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
+    def listing_of(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
         """Return the listing of an open directory. Raises HTTPError.
 
         names: all its names, if the caller has read them; None: they are read here.
@@ -243,11 +246,9 @@ class Static:
         protected: ProtectedSources | None = None,
         owner: int | None = None,
     ) -> None:
-        """Serve config.documentroot, or a user's directory.
-
-        root: a directory instead of config.documentroot, without symbolic links; "" for that. prefix: the beginning
-        of its URLs, such as `/~alice`. protected: the protected sources; None: those of the root without further
-        programs. owner: only files of this user id may be sent; None: all files.
+        """root: the directory, without symbolic links; "": config.documentroot. prefix: the beginning of its URLs,
+        such as `/~alice`. protected: the protected sources; None: those of the root without further programs.
+        owner: only files of this user id may be sent; None: all files.
         """
         self.root = root or real_path(config.documentroot)
         self.below = self.root.rstrip("/") + "/"  # the beginning of every real path below the root
@@ -269,16 +270,16 @@ class Static:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for the file or directory at the request's path. Raises HTTPError."""
         try:  # on a Python without the GIL, get() would take a lock that all threads share
-            known = self.cache[request.path]
+            entry = self.cache[request.path]
         except KeyError:
-            known = None
-        if known is not None:
-            if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(
-                request.path, known
+            entry = None
+        if entry is not None:
+            if time.monotonic() - entry.checked_at > FILE_CHECK_S and not self.revalidate(
+                request.path, entry
             ):
                 self.forget(request.path)
-            elif not known.sidecars and request.method in ("GET", "HEAD"):
-                file = known.file
+            elif not entry.sidecars and request.method in ("GET", "HEAD"):
+                file = entry.file
                 opened = file.opened  # another thread may let it go
                 response = self.conditional_response(request, file, opened) if request.conditional else None
                 if response is None:
@@ -307,11 +308,11 @@ class Static:
         why: the reason why the files answer, which the line shows. client_request: the request with the path in the
         client's URL, if `request` has another path because of an alias; None: it is `request`.
         """
-        if request.method not in ("GET", "HEAD", "OPTIONS"):
-            yield f"  answer    405: {request.method} to a file"
-            return
         try:
-            yield from self.explain_path(request.path, why, client_request or request)
+            if request.method in ("GET", "HEAD"):
+                yield from self.explain_path(request.path, why, client_request or request)
+            else:
+                yield f"  answer    {self.other_method(request).status}, Allow: {ALLOW[1]}"
         except HTTPError as refused:
             yield f"  answer    {refused.status}: {refused.cause}"
 
@@ -331,9 +332,9 @@ class Static:
                 query = "" if client_request.query is None else f"?{client_request.query}"
                 target = f"{percent_encode(client_request.path)}/{query}"
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
-            elif index := next((each for each in self.index_names if os.path.exists(name + each)), ""):
-                names = ", ".join(self.index_names)
-                yield f"  answer    the file {name}{index}   (the first of {names} that is there)"
+            elif index := next((each for each in self.index_names if self.is_index_file(path + each)), ""):
+                why = f"the first of {', '.join(self.index_names)} that is there"
+                yield from self.explain_path(path + index, why, client_request)
             elif self.lists_directories:
                 yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index_names)})"
             else:
@@ -361,6 +362,8 @@ class Static:
         finally:
             os.close(descriptor)
 
+    has_or_variant = has  # overridden in Languages
+
     def index_of(self, path: str) -> str:
         """Return the name of the index file of the directory at path; "" if there is none."""
         return next((name for name in self.index_names if self.has(path + name)), "")
@@ -370,16 +373,9 @@ class Static:
         return self.index_of(path) != ""
 
     def has_earlier_index(self, path: str, index: str) -> bool:
-        """Return whether an index file comes before the one that answers for the directory at path.
-
-        index: the path of that file.
-        """
-        for name in self.index_names:
-            if path + name == index:
-                break
-            if self.is_index_file(path + name):
-                return True
-        return False
+        """Return whether an index file comes before `index`, the path of the one that answers for a directory."""
+        earlier = takewhile(lambda name: path + name != index, self.index_names)
+        return any(self.is_index_file(path + name) for name in earlier)
 
     def is_index_file(self, path: str) -> bool:
         """Return whether serve() may find a file for the path of an index file."""
@@ -486,7 +482,7 @@ class Static:
         coding = ""
         if sidecars:
             coding = preferred_coding(request.values.get("accept-encoding"), dict(sidecars))
-        kind = self.kind_of(path)
+        media_type = self.media_type_of(path)
         if coding:
             try:
                 other = self.open(self.name(path) + dict(sidecars)[coding])
@@ -496,9 +492,9 @@ class Static:
                 os.dup2(other, descriptor, inheritable=False)  # the caller closes `descriptor`
                 os.close(other)
                 return self.answer(
-                    request, File(path, os.fstat(descriptor), kind, coding, varies=True), descriptor
+                    request, File(path, os.fstat(descriptor), media_type, coding, varies=True), descriptor
                 )
-        file = File(path, file_status, kind, coding="", varies=bool(sidecars))
+        file = File(path, file_status, media_type, coding="", varies=bool(sidecars))
         settled = time.time() - file_status.st_ctime > SETTLED_S
         if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)
@@ -526,7 +522,7 @@ class Static:
         except OSError:
             return None
 
-    def kind_of(self, path: str) -> str:
+    def media_type_of(self, path: str) -> str:
         """Return the Content-Type of the file at path."""
         return content_type(os.path.basename(path))
 
@@ -541,7 +537,7 @@ class Static:
         """
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
-        response = whole(file, descriptor)
+        response = whole_response(file, descriptor)
         assert not isinstance(response.body, Source)
         response = self.partial_response(request, file, response.body) or response
         if isinstance(response.body, tuple):
@@ -563,9 +559,9 @@ class Static:
         return None if body is None else self.partial_response(request, file, body)
 
     def partial_response(
-        self, request: Request, file: File, whole: bytes | tuple[bytes | Region, ...]
+        self, request: Request, file: File, body: bytes | tuple[bytes | Region, ...]
     ) -> Response | None:
-        """Return a 206 or 416, or None to send the whole file. whole: the body of the response with it."""
+        """Return a 206 or 416, or None to send the whole file. body: of the response with the whole file."""
         values = request.values
         value = values.get("range")
         if value is None or request.method != "GET":
@@ -582,7 +578,7 @@ class Static:
             )
         # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial_response(found, file.size, file.kind, file.fields, whole, file.head)
+        response = ranges.partial_response(found, file.size, file.media_type, file.fields, body, file.head)
         if type(response.body) is tuple and len(response.body) == 1:
             response.body = read_if_short(response.body[0]) or response.body
         return response
@@ -622,9 +618,9 @@ class Static:
 
     def forget(self, path: str) -> None:
         """Drop an entry."""
-        known = self.cache.pop(path, None)
-        if known is not None:
-            self.used_bytes -= known.cost
+        entry = self.cache.pop(path, None)
+        if entry is not None:
+            self.used_bytes -= entry.cost
 
     def forget_all(self) -> None:
         """Drop all entries."""
@@ -633,26 +629,26 @@ class Static:
         self.used_bytes = 0
         self.cache.clear()
 
-    def revalidate(self, path: str, known: CacheEntry) -> bool:
+    def revalidate(self, path: str, entry: CacheEntry) -> bool:
         """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check.
 
         path: of the entry. For a directory, its index file must still be the first one.
         """
-        name = self.name(known.file.path)
-        if path.endswith("/") and self.has_earlier_index(path, known.file.path):
+        name = self.name(entry.file.path)
+        if path.endswith("/") and self.has_earlier_index(path, entry.file.path):
             return False
         try:
             descriptor = self.open(name)
             if descriptor is None:
                 return False
             try:
-                unchanged = file_version(os.fstat(descriptor)) == known.file.file_version
+                unchanged = file_version(os.fstat(descriptor)) == entry.file.file_version
             finally:
                 os.close(descriptor)
         except (OSError, HTTPError):
             return False
-        if unchanged and self.sidecars(name) == known.sidecars:
-            known.checked_at = time.monotonic()
+        if unchanged and self.sidecars(name) == entry.sidecars:
+            entry.checked_at = time.monotonic()
             return True
         return False
 
@@ -678,7 +674,7 @@ def refused_by_condition(request: Request, file: File) -> Response | None:
     return error_page(412, "the condition does not hold") if status == 412 else None
 
 
-def whole(file: File, descriptor: int) -> Response:
+def whole_response(file: File, descriptor: int) -> Response:
     """Return the 200 with the whole file."""
     if file.response is not None:
         return file.response

@@ -44,13 +44,13 @@ from ewe.timeouts import KINDS
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.features.base import Explanation, Handler
-    from ewe.features.plan import HasProxies, Plan
+    from ewe.features.base import Explanation
+    from ewe.features.plan import HasProxies
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
-# Fields of a request that a proxy has passed on
-PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+# Fields that a proxy adds: RFC 7239, RFC 9110 section 7.6.3, and older ones
+PROXY_FIELDS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 ANSWER_TIMEOUT_S = 0.8  # seconds in which X-Switch and the database daemon must tell their numbers, together
 FIELDS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 HTML = (
@@ -94,7 +94,7 @@ class Status(Middleware):
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the status, or the inner handler's response. Raises HTTPError(403, 405)."""
-        io.answered_by = FILES
+        io.answered_by = FILES  # until another feature answers (noted())
         self.board.apply(begun)
         if request.path in self.paths:
             io.answered_by = "status"
@@ -196,18 +196,17 @@ async def measured(process: MeasuredProcess, request: Request, io: Stream, secon
 
 
 def hides_client(request: Request, io: Stream) -> bool:
-    """Return whether a proxy has passed a request on, and the stream's client is not the client of that proxy.
+    """Return whether a proxy has passed a request on without naming its client, so that io.client is the proxy.
 
-    A trusted proxy names the client in a header of the PROXY protocol, or in the field that trusted-fields names.
-    It may also send another field, or one such as "for=unknown" (RFC 7239 section 6.2): then the stream's client is
-    the proxy itself.
+    A trusted proxy names the client in a header of the PROXY protocol, or in the field of the setting
+    trusted-fields. It does not name the client in another field, or by "for=unknown" (RFC 7239 section 6.2).
     """
     connected = io.connected
     if connected is not None:
         by_proxy_header = io.peer != connected.client
         if by_proxy_header or (connected.trusted and io.client != connected.client):
             return False
-    return any(request.get(name) is not None for name in PASSED_ON)
+    return any(request.get(name) is not None for name in PROXY_FIELDS)
 
 
 def refuse_method(request: Request) -> None:
@@ -221,14 +220,9 @@ def begun(row: memoryview[int]) -> None:
     row[scoreboard.BUSY] += 1
 
 
-def around_server(site: HasProxies) -> Status:
+def server_middleware(site: HasProxies) -> Status:
     """Return the middleware around all sites."""
     return Status(site.config)
 
 
-def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Return a handler of a feature inside the middleware that notes its answers."""
-    return noted(handler)
-
-
-FEATURE = Feature("status", server=around_server, wrap=wrap)
+FEATURE = Feature("status", server_middleware=server_middleware, answered_by=noted)

@@ -41,7 +41,7 @@ BODY = """<main>
 
 
 def page(numbers: dict[str, Any], path: str) -> str:
-    """Return the page. numbers: those of ewe.features.status. path: of the page itself."""
+    """Return the page. numbers: as Status.numbers() returns them, with their units. path: of the page itself."""
     shown = [
         ("open connections", count(numbers["connections"])),
         ("wait for a request", count(numbers["states"]["waiting"])),
@@ -179,29 +179,21 @@ def durations(duration: dict[str, Any]) -> str:
 
 def processes(rows: list[dict[str, Any]], now: float) -> str:
     """Return the table of processes. now: the time.time()."""
-    columns = ("connections", "busy", "queue", "workers", "requests", "bytes")
-    heads = (
-        "process",
-        "up",
-        "CPU time",
-        "open connections",
-        "in progress",
-        "wait for a worker",
-        "workers",
-        "requests",
-        "bytes sent",
-    )
+    counted = {
+        "open connections": "connections", "in progress": "busy", "wait for a worker": "queue",
+        "workers": "workers", "requests": "requests",
+    }  # fmt: skip
     cells = [
         (
             str(row["pid"]),
             interval(max(now - row["began"], 0)),
             cpu_time(row["cpu"]),
-            *(count(row[name]) for name in columns[:-1]),
+            *(count(row[name]) for name in counted.values()),
             size(row["bytes"]),
         )
         for row in rows
     ]
-    return table(heads, cells)
+    return table(("process", "up", "CPU time", *counted, "bytes sent"), cells)
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

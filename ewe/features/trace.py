@@ -22,9 +22,7 @@ from ewe.streams.base import Disconnected
 from ewe.trace import Trace, trace_at
 
 if TYPE_CHECKING:
-    from ewe.config.settings import Config
-    from ewe.features.base import Handler
-    from ewe.features.plan import HasProxies, Plan
+    from ewe.features.plan import HasProxies
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
@@ -64,14 +62,9 @@ class Requests(Middleware):
             self.trace.hold("answered", name, f"{status} {io.answered_by[:MAX_NAME_CHARS]}")
 
 
-def around_server(site: HasProxies) -> Requests:
+def server_middleware(site: HasProxies) -> Requests:
     """Return the middleware around all sites."""
     return Requests(trace_at(str(site.config.trace)))
 
 
-def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Return a handler of a feature inside the middleware that notes its answers."""
-    return noted(handler)
-
-
-FEATURE = Feature("trace", server=around_server, wrap=wrap)
+FEATURE = Feature("trace", server_middleware=server_middleware, answered_by=noted)

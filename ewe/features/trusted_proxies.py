@@ -29,7 +29,7 @@ class ProxyHeaders(Middleware):
         return await self.inner.respond(self.proxies.identify(request, io), io)
 
 
-def around_server(site: HasProxies) -> ProxyHeaders:
+def server_middleware(site: HasProxies) -> ProxyHeaders:
     """Return the middleware around all sites of a server. Raises ValueError for an invalid network."""
     site.proxies = TrustedProxies(site.config[TRUSTED_PROXIES], site.config[TRUSTED_FIELDS])
     return ProxyHeaders(site.proxies)
@@ -38,6 +38,6 @@ def around_server(site: HasProxies) -> ProxyHeaders:
 FEATURE = Feature(
     "trusted-proxies",
     settings=OF_TRUSTED_PROXIES,
-    server=around_server,
+    server_middleware=server_middleware,
     late=("ewe.gateway.proxies",),
 )

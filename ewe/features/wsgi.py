@@ -35,17 +35,13 @@ class WSGI:
     """Answers below one path with a WSGI application."""
 
     def __init__(
-        self, config: Config, path: str, name: str, *, threads: bool = False, processes: bool = False
+        self, config: Config, path: str, name: str, *, multithread: bool = False, multiprocess: bool = False
     ) -> None:
-        """name: module:app, which load() imports.
-
-        threads, processes: several threads of this process, or several processes, may call the application at the
-        same time.
-        """
+        """name: module:app, which load() imports. multithread, multiprocess: see ServerPlan."""
         self.name = name
         self.path = path.rstrip("/")
         self.application: Application
-        self.constants = constant_environ(self.path, threads, processes)
+        self.constants = constant_environ(self.path, multithread, multiprocess)
         self.spool_memory_bytes = config.spool
         self.timeout_s = config.program_timeout
         self.development = config.development
@@ -80,26 +76,28 @@ class WSGI:
         environ["wsgi.errors"] = ErrorStream(self.name)
         add_request(environ, request, io, path[len(self.path) :], length)
         name = f"{request.line!r} from {io.client[0]}"
-        run = Invocation(self.application, environ, name, self.spool_memory_bytes)
+        invocation = Invocation(self.application, environ, name, self.spool_memory_bytes)
         try:
-            await io.call(run.begin, seconds=self.timeout_s, abandoned=run.finish)
+            await io.call(invocation.begin, seconds=self.timeout_s, abandoned=invocation.finish)
         except Timeout:
             raise self.silent() from None
-        head = run.head
-        if run.fault or head is None:
-            return fault_page(run.fault) if self.development else error_page(500, f"{self.name} failed")
+        head = invocation.head
+        if invocation.fault or head is None:
+            return (
+                fault_page(invocation.fault) if self.development else error_page(500, f"{self.name} failed")
+            )
         # begin() has finished the call if all of the body is bytes, and the application has nothing to close.
-        if run.finished and type(run.body) is bytes:
-            response = Response(head.status, head.fields, run.body, reason=head.reason)
+        if invocation.finished and type(invocation.body) is bytes:
+            response = Response(head.status, head.fields, invocation.body, reason=head.reason)
         else:
-            # If the body is not there as a whole, its blocks follow, each by another call.
-            body = run.body if run.body is not None else Blocks(self, run, io)
+            # Without a whole body, the application makes one block in each further call.
+            body = invocation.body if invocation.body is not None else Blocks(self, invocation, io)
             # send_response() does not call close() of a response of bytes: make it a tuple.
             if type(body) is bytes:
                 body = (body,)
             response = Finishing(head.status, head.fields, body, reason=head.reason)
-            response.run, response.io = run, io
-        response.length = run.length
+            response.invocation, response.io = invocation, io
+        response.length = invocation.length
         return response
 
     async def body_of(self, body: BodyReader) -> tuple[IO[bytes], int]:
@@ -122,47 +120,46 @@ class WSGI:
 
 
 class Blocks(Source):
-    """The blocks of an application's body. Each needs one call of the application."""
+    """The blocks of an application's body. Each needs one call of the application. Finishing.close() ends them."""
 
-    def __init__(self, feature: WSGI, run: Invocation, io: Stream) -> None:
+    def __init__(self, feature: WSGI, invocation: Invocation, io: Stream) -> None:
         self.feature = feature
-        self.run = run
+        self.invocation = invocation
         self.io = io
-        self.length = run.length
+        self.length = invocation.length
 
     async def receive(self) -> bytes:
         """Have the application make its next block; return it. b"" at the end. Raises HTTPError(500, 504)."""
-        run = self.run
+        invocation = self.invocation
         try:
-            block = await self.io.call(run.more, seconds=self.feature.timeout_s, abandoned=run.finish)
+            block = await self.io.call(
+                invocation.more, seconds=self.feature.timeout_s, abandoned=invocation.finish
+            )
         except Timeout:
-            run.abandoned = True
+            invocation.abandoned = True
             raise self.feature.silent() from None
         except Disconnected:
-            run.abandoned = True
+            invocation.abandoned = True
             raise
-        if run.fault:
+        if invocation.fault:
             raise HTTPError(500, f"{self.feature.name} failed")
         return block
-
-    async def close(self) -> None:
-        """Do nothing: Finishing.close() ends the invocation."""
 
 
 class Finishing(Response):
     """A response whose close() calls the application's close(), also if the client leaves."""
 
-    __slots__ = ("io", "run")
-    run: Invocation
+    __slots__ = ("invocation", "io")
+    invocation: Invocation
     io: Stream
 
     async def close(self) -> None:
-        """Release the body, which a middleware may have replaced; then call the application's close().
+        """Release the body of this response, then call the application's close() (PEP 3333).
 
-        The stream calls it after an abandoned call, which may still run in another thread.
+        An abandoned call may still run in another thread. The stream then ends the invocation after it.
         """
         try:
             await super().close()
         finally:
-            if not (self.run.finished or self.run.abandoned):
-                await self.io.call(self.run.finish, abandoned=self.run.finish)
+            if not (self.invocation.finished or self.invocation.abandoned):
+                await self.io.call(self.invocation.finish, abandoned=self.invocation.finish)

@@ -91,11 +91,12 @@ def roots_of(config: Config) -> list[str]:
         found += [site_config[CGI_PATH], site_config.documentroot]
         if site_config[LIBCGI_ISOLATION] == "process":
             found.append(site_config[LIBCGI_PATH])
-    for location in (each for table in config.sites for each in table.locations):
-        for key in ("root", "alias"):
-            if (path := location.values.get(key)) is not None:
-                # A variable of the location, such as $1, ends the fixed part of the path.
-                path = path.partition("$")[0]
-                found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
+    for values in (location.values for table in config.sites for location in table.locations):
+        if "root" in values:
+            found.append(values["root"])
+        if "alias" in values:
+            # A variable such as $1 ends the fixed part of the path; $$ is a dollar sign.
+            path = values["alias"].replace("$$", "\0").partition("$")[0].replace("\0", "$")
+            found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
     # /dev/null means that there is no directory of programs: `ewe -x DIR`
     return [*dict.fromkeys(os.path.realpath(each) for each in found if each != os.devnull)]

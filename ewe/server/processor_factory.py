@@ -134,8 +134,8 @@ class ProcessorFactory:
             return make_site(
                 config,
                 idle_occupies_worker=self.model.occupied_by_idle(config),
-                many_calls=self.model.calls_at_once(config),
-                many_processes=self.model.processes_at_once(config),
+                multithread=self.model.calls_at_once(config),
+                multiprocess=self.model.processes_at_once(config),
                 imports=imports,
             )
         except ValueError as reason:  # a certificate, a feature, an application

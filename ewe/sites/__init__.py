@@ -34,7 +34,7 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_argu
     site.idle = idle_s
     for setting, module in SERVER.items():
         if is_on(config, setting):
-            middleware = feature(module).server(site)
+            middleware = feature(module).server_middleware(site)
             site.root = middleware.around(site.root, site.root)
     if config.proxy_protocol and site.proxies is None:
         raise ValueError(
@@ -48,7 +48,7 @@ def alone(config: Config, **plan_arguments: Any) -> Site:
     """Return the site of a server whose settings have no [[site]]. Raises ValueError with a text of one line."""
     server = ServerPlan(config, **plan_arguments)
     builder = SiteBuilder(config, server, None)
-    site = Site(config, server.limits, server.with_checks(builder.handler()))
+    site = Site(config, server.limits, server.in_site_middlewares(builder.handler()))
     site.imported, site.plan = server.applications, builder.plan
     if config.tls == "self" or config.tls_cert is not None:
         from ewe.streams.tls import server_context

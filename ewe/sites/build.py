@@ -33,12 +33,12 @@ class SiteBuilder:
         self.tables: Sequence[LocationTable] = table.locations if table is not None else ()
         self.table = table
         # By the id() of the table that has the key, and the key
-        self.steps: dict[tuple[int, str], Middleware] = {}
+        self.middlewares_of_keys: dict[tuple[int, str], Middleware] = {}
         self.plan = Plan(config, server)
         self.routes = SiteRoutes(has_table=table is not None)
         self.plan.locate = self.routes.find
         self.unguarded_site = UnguardedSite(self.routes)
-        self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in GUARDS)
+        self.routes.guarded = any(guard.setting and is_on(config, guard.setting) for guard in GUARDS)
         self.feature_chain = self.feature_chain_of(self.plan)
         for each in self.tables:
             self.routes.locations.append(self.location(each))
@@ -46,8 +46,7 @@ class SiteBuilder:
 
     def handler(self) -> Handler:
         """Return the handler of the site: its routes; without locations and middlewares, its FeatureChain."""
-        # Without [[site.location]] and without a middleware, the routes would only pass each request on to the
-        # FeatureChain. The FeatureChain answers alone then; it keeps the routes for local redirects.
+        # Such routes would only pass each request on. The FeatureChain keeps them for local redirects.
         if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.feature_chain:
             alone = FeatureChain(self.plan.mounts, self.plan.static)
             alone.site = self.routes
@@ -87,29 +86,33 @@ class SiteBuilder:
         return Variables(handler, variables, passes_authorization=config.pass_authorization)
 
     def middlewares(
-        self, steps: Sequence[LocationMiddleware], table: LocationTable | None, config: Config
+        self, declared: Sequence[LocationMiddleware], table: LocationTable | None, config: Config
     ) -> tuple[list[Middleware], list[str]]:
         """Return the middlewares of a location, in the order of the feature table, and the keys that ask for them.
 
-        All locations of a site share a middleware of the [[site]] table, so that it counts the requests to all of
-        them together. Raises ConfigError.
+        declared: GUARDS or FILTERS. A key of the location wins over the same key of the site. Raises ConfigError.
         """
         found: list[Middleware] = []
         keys: list[str] = []
-        for step in steps:
-            if step.setting:
-                if is_on(config, step.setting):
-                    found.append(feature(step.module).around(self.plan, config))
+        for each in declared:
+            if each.setting:
+                if is_on(config, each.setting):
+                    found.append(feature(each.module).middleware(self.plan, config))
                 continue
-            owner = table if table is not None and step.key in table.steps else self.table
-            if owner is None or step.key not in owner.steps:
-                continue
-            keys.append(step.key)
-            # By id(): two tables may have the same label, since the lines of inline tables are not known.
-            owner_and_key = (id(owner), step.key)
-            if owner_and_key not in self.steps:
-                step_key = feature(step.module).keys[step.key]
-                made = step_key.middleware(owner.label_of(step.key), owner.steps[step.key])
-                self.steps[owner_and_key] = made
-            found.append(self.steps[owner_and_key])
+            owner = table if table is not None and each.key in table.steps else self.table
+            if owner is not None and each.key in owner.steps:
+                keys.append(each.key)
+                found.append(self.middleware_of_key(each.module, owner, each.key))
         return found, keys
+
+    def middleware_of_key(self, module: str, owner: LocationTable | SiteTable, key: str) -> Middleware:
+        """Return the middleware that a key asks for. owner: the table with the key. Raises ConfigError.
+
+        All locations share a middleware of the [[site]] table, so that it counts the requests to all of them.
+        """
+        # By id(): two tables may have the same label, since the lines of inline tables are not known.
+        owner_and_key = (id(owner), key)
+        if owner_and_key not in self.middlewares_of_keys:
+            made = feature(module).keys[key].middleware(owner.label_of(key), owner.steps[key])
+            self.middlewares_of_keys[owner_and_key] = made
+        return self.middlewares_of_keys[owner_and_key]

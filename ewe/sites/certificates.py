@@ -58,16 +58,18 @@ class Certificates:
                 raise ConfigError(f"{table.origin}: {reason}") from None
         return self.contexts[key]
 
-    def context(self, made: Sequence[BuiltSite], hosts: VirtualHosts[BuiltSite]) -> SSLContext | None:
+    def initial_context(
+        self, built: Sequence[BuiltSite], hosts: VirtualHosts[BuiltSite]
+    ) -> SSLContext | None:
         """Return the context with which every handshake begins; None if no site has a certificate.
 
-        Two sites at the same address must both have a certificate or both have none: before the client's first byte
-        the server cannot know which of them the client wants. Raises ConfigError if they differ.
+        Raises ConfigError if one of two sites at the same address has a certificate and the other has none: before
+        the client's first byte the server cannot know which of them the client wants.
         """
-        for at, site in enumerate(made):
-            for there in made[:at]:
-                if (site.tls is None) != (there.tls is None) and share_an_address(site.host, there.host):
-                    without, has = (site, there) if site.tls is None else (there, site)
+        for index, site in enumerate(built):
+            for other in built[:index]:
+                if (site.tls is None) != (other.tls is None) and share_an_address(site.host, other.host):
+                    without, has = (site, other) if site.tls is None else (other, site)
                     raise ConfigError(
                         f"{without.table.origin}: this site has no certificate (tls-cert), and that of"
                         f" {has.table.origin} at the same address has one: give both one, or different addresses"
@@ -75,7 +77,7 @@ class Certificates:
                     )
         if not self.contexts:
             return None
-        first = next(site.tls for site in made if site.tls is not None)
+        first = next(site.tls for site in built if site.tls is not None)
         if len(self.contexts) == 1:
             return first
         from ewe.streams.tls import by_name

@@ -1,7 +1,6 @@
 """`ewe --explain URL`: print the site, the location and the rule that would answer a request, and the reason.
 
-It visits the same objects as a request, in the same order, and calls the same methods: whether a location covers
-the path, which file is the script. It starts no program, asks no upstream, and sends nothing.
+It visits the same objects as a request, in the same order. It starts no program, and sends nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +43,11 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     match = QUESTION.fullmatch(question.strip())
     if match is None or not (match[3] or match[4]):
         raise ValueError(f"{question!r} is no URL: write /path, http://host/path or POST /path")
-    method, scheme, host, target = match[1] or "GET", match[2] or "http", match[3] or "", match[4] or "/"
-    request = Request(method.upper(), target, (1, 1), (("host", host or server[0]),))
+    method, scheme, target = match[1] or "GET", match[2] or "http", match[4] or "/"
+    host = match[3] or (f"[{server[0]}]" if ":" in server[0] else server[0])  # RFC 3986 section 3.2.2
+    request = Request(method.upper(), target, (1, 1), (("host", host),))
     try:
-        request.host = checked_host(host or server[0])
+        request.host = checked_host(host)
         parse_target(request, site.limits.encoded_slashes)
     except HTTPError as refused:
         raise ValueError(f"{question!r}: {refused.cause} ({refused.status})") from None

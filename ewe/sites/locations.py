@@ -13,7 +13,7 @@ LocationBuilder looks at the keys of the location in this order:
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ewe.config.feature_table import ANSWERS, FILTERS, GATEWAYS, GUARDS, feature
 from ewe.config.messages import ConfigError, quoted
@@ -53,17 +53,26 @@ class SiteParts(Protocol):
     routes: SiteRoutes
     feature_chain: FeatureChain
 
-    def feature_chain_of(self, plan: Plan) -> FeatureChain:
-        """Return the handler for the features of a document root."""
+    def feature_chain_of(self, plan: Plan) -> FeatureChain: ...
 
-    def with_variables(self, handler: Handler, config: Config) -> Handler:
-        """Wrap a handler, so that its programs get the variables of a location's settings."""
+    def with_variables(self, handler: Handler, config: Config) -> Handler: ...
 
 
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
-    modules = {step.module for step in (*GUARDS, *FILTERS) if step.setting}
+    modules = {each.module for each in (*GUARDS, *FILTERS) if each.setting}
     return {setting.name for module in modules for setting in feature(module).settings}
+
+
+class AliasFiles(NamedTuple):
+    """The files that `alias` names. directory: without symbolic links. file: the only file; "": there are several.
+
+    template: makes the path of a file below the directory; None: the request's path without the prefix is used.
+    """
+
+    directory: str
+    template: Template | None = None
+    file: str = ""
 
 
 class LocationBuilder:
@@ -87,7 +96,8 @@ class LocationBuilder:
         self.location_plan = self.plan  # the site's plan; make_plan() may replace it
         if self.values.keys().isdisjoint(("redirect", "status", "rewrite")):
             if self.has_alias:
-                self.static = self.read_alias()
+                alias = self.read_alias()
+                self.file, self.template, self.static = alias.file, alias.template, self.static_of(alias)
             else:
                 self.location_plan = self.make_plan()
                 self.static = self.location_plan.static
@@ -123,8 +133,7 @@ class LocationBuilder:
             return Rewrite(match, Template(values["rewrite"], self.label_of("rewrite"), pattern))
         for key, declared in ANSWERS.items():
             if key in values:
-                answer: Handler = feature(declared.module).answer(self)
-                return First([answer])
+                return First([self.plan.noted(feature(declared.module).answer(self))])
         handlers: list[Handler] = [self.try_handler(values["try"])] if "try" in values else []
         handlers += [self.site.with_variables(each, self.config) for each in self.program_handlers()]
         return (
@@ -180,32 +189,31 @@ class LocationBuilder:
             raise ConfigError(f"{label} {quoted(text)} is not a directory")
         return path
 
-    def read_alias(self) -> Static:
-        """Return the files of `alias`: of a directory, or one file. Set `file` and `template`. Raises ConfigError.
-
-        `template` makes the path of a file below the directory. If it stays None, this path is the request's path
-        without the prefix. `file` is the only file, if `alias` names one.
-        """
+    def read_alias(self) -> AliasFiles:
+        """Return the files that the key `alias` names. Raises ConfigError."""
         text, label = self.values["alias"], self.table.label_of("alias")
         template = Template(text, label, self.match.pattern)
         before, _ = template.parts[0]  # the text before the first variable, in which "$$" has become "$"
         if template.constant:
-            directory = self.read_constant_alias(before, text, label)
-        else:
-            # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
-            above, slash, _ = before.rpartition("/")
-            directory, _ = self.existing_path((above or "/") if slash else ".", label)
-            self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
+            return self.read_constant_alias(before, text, label)
+        # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
+        above, slash, _ = before.rpartition("/")
+        directory, _ = self.existing_path((above or "/") if slash else ".", label)
+        below = text.removeprefix(above.replace("$", "$$"))
+        return AliasFiles(directory, Template(below, label, self.match.pattern))
+
+    def static_of(self, alias: AliasFiles) -> Static:
+        """Return the handler for the files of `alias`."""
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
         assert self.plan.server.protected_on_all_sites is not None
         protected = SharedProtection.of(
-            ProtectedSources(directory, self.plan.static.protected.extensions),
+            ProtectedSources(alias.directory, self.plan.static.protected.extensions),
             self.plan.server.protected_on_all_sites,
         )
-        prefix = "" if self.template is not None else self.prefix
-        static = static_files(self.config, directory, prefix, protected)
-        static.has_urls = self.template is None
+        prefix = "" if alias.template is not None else self.prefix
+        static = static_files(self.config, alias.directory, prefix, protected)
+        static.has_urls = alias.template is None
         return static
 
     def existing_path(self, path: str, label: str) -> tuple[str, bool]:
@@ -218,10 +226,10 @@ class LocationBuilder:
         except OSError as reason:
             raise ConfigError(f"{label} {quoted(path)}: {reason.strerror}") from None
 
-    def read_constant_alias(self, path: str, text: str, label: str) -> str:
-        """Return the directory of an `alias` without variables; set `file` and `template` if it names one file.
+    def read_constant_alias(self, path: str, text: str, label: str) -> AliasFiles:
+        """Return the files of an `alias` without variables: a directory, or one file. Raises ConfigError.
 
-        text, label: the value of the key, and the beginning of an error message. Raises ConfigError.
+        path: the value of the key, in which "$$" has become "$". text: the value. label: the beginning of messages.
         """
         path, is_directory = self.existing_path(path, label)
         if is_directory:
@@ -230,15 +238,13 @@ class LocationBuilder:
                     f"{label} {quoted(text)} is a directory, and {self.table} does not say which of its files: "
                     "write prefix, or a group such as $1"
                 )
-            return path
+            return AliasFiles(path)
         if "gateway" not in self.values and os.access(path, os.X_OK):
             raise ConfigError(
                 f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'
             )
-        self.file = path
         directory, name = os.path.split(path)
-        self.template = Template("/" + name.replace("$", "$$"), label, None)
-        return directory
+        return AliasFiles(directory, Template("/" + name.replace("$", "$$"), label, None), path)
 
     def static_for(self, path: str) -> Static:
         """Return the files in which `try` looks for a path: of `alias` below the location, else of the site."""
@@ -266,7 +272,8 @@ class LocationBuilder:
             return
         for declared in self.plan.features:
             for mount in declared.files(self) if declared.files is not None else ():
-                yield mount.handler if mount.bare else self.in_middlewares(mount.handler)
+                wrap = self.plan.noted if mount.bare else self.in_middlewares
+                yield wrap(mount.handler)
 
     def gateway_handler(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
@@ -277,7 +284,7 @@ class LocationBuilder:
             handler: Handler = made
             return handler
         extensions: tuple[str, ...] = self.values.get("programs", ())
-        files = bool(
+        needs_files = bool(
             extensions
             or self.has_alias
             or "root" in self.values
@@ -289,10 +296,10 @@ class LocationBuilder:
                 f"{self.label_of('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
             )
         server, root = self.plan.server, self.plan.static.root
-        if files:
+        if needs_files:
             self.protect(extensions)
         elif self.prefix:  # the upstream's sources may be there
-            server.protect(ProtectedSources(root, (), [root + self.prefix]))
+            server.protect(ProtectedSources(root, directories=[root + self.prefix]))
         why = f"gateway = {', '.join(gateway)}"
         if extensions:
             why = f"programs = {', '.join(extensions)}, {why}"
@@ -303,7 +310,7 @@ class LocationBuilder:
             why,
             extensions=extensions,
             file=self.file,
-            needs_file=files,
+            needs_file=needs_files,
             executable=made.executable,
         )
 
@@ -317,15 +324,11 @@ class LocationBuilder:
         self.plan.server.protect(self.sources_below(root, extensions))
 
     def sources_below(self, root: str, extensions: tuple[str, ...]) -> ProtectedSources | ProtectedPattern:
-        """Return the sources of this location's programs.
-
-        root: the document root. extensions: the files with one of them are programs; (): all files of the location
-        are.
-        """
+        """Return the sources of this location's programs. root: the document root. extensions: as for protect()."""
         if self.file:  # `alias` names one file
-            return ProtectedSources(root, (), [self.file])
+            return ProtectedSources(root, directories=[self.file])
         if self.has_alias:
-            return ProtectedSources(root, extensions, () if extensions else [root])
+            return ProtectedSources(root, extensions, directories=() if extensions else [root])
         if self.match.pattern is not None:  # the files whose path matches may be anywhere below the root
             if extensions:
                 return ProtectedSources(root, extensions)
@@ -334,4 +337,4 @@ class LocationBuilder:
         if not extensions and self.match.kind == "prefix" and below == root:
             # Every file below the root is a program. The empty pattern matches all of them, but no directory.
             return ProtectedPattern(root, "")
-        return ProtectedSources(below, extensions, () if extensions else [below])
+        return ProtectedSources(below, extensions, directories=() if extensions else [below])

@@ -169,9 +169,9 @@ class Location:
         handler = inner
         for guard in reversed(guards):
             handler = guard.around(handler, site)
-        self.handler = self.filtered(handler)
+        self.handler = self.in_filters(handler)
 
-    def filtered(self, handler: Handler) -> Handler:
+    def in_filters(self, handler: Handler) -> Handler:
         """Wrap a handler in the filters of this location."""
         if self.filters:
             handler = Failures(handler)
@@ -211,11 +211,11 @@ class SiteRoutes:
                 return location
         raise AssertionError("the last location covers every path")
 
-    async def response_elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
+    async def response_elsewhere(self, reroute: Reroute, io: Stream, *, unguarded: bool = False) -> Response:
         """Return the response for the request of a Reroute, and of those that follow it: MAX_REDIRECTS at most.
 
-        bare: skip guards and filters, for an error page. A program's local redirect is then refused, since no guard
-        would see its target. Raises HTTPError.
+        unguarded: skip guards and filters, for an error page. A program's local redirect is then refused, since no
+        guard would see its target. Raises HTTPError.
         """
         before = io.tried, io.variables  # of the request that is answered, for the caller
         try:
@@ -223,18 +223,18 @@ class SiteRoutes:
                 # `tried`: if a rule `try` has found the path, it does not search again
                 request, io.variables, io.tried = reroute.request, reroute.variables, reroute.tried
                 location = self.find(request.path)
-                handler = location.inner if bare else location.handler
+                handler = location.inner if unguarded else location.handler
                 try:
                     return await handler.respond(request, io) or error_page(404, "there is no such file")
                 except Reroute as other:
                     reroute = other.with_traceback(None)
-                if bare and reroute.by_program:
+                if unguarded and reroute.by_program:
                     raise HTTPError(500, "its answer is a local redirect")
             failure = too_many_redirects(reroute)
-            if bare:
+            if unguarded:
                 raise failure
             # The filters of the last location see the failure, as they see the location's other responses.
-            response = await location.filtered(FailingHandler(failure)).respond(reroute.request, io)
+            response = await location.in_filters(FailingHandler(failure)).respond(reroute.request, io)
             return response or error_page(500, failure.cause)
         finally:
             io.tried, io.variables = before
@@ -301,7 +301,7 @@ class UnguardedSite:
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response for the request's path. Raises HTTPError."""
-        return await self.routes.response_elsewhere(Reroute(request, io.variables), io, bare=True)
+        return await self.routes.response_elsewhere(Reroute(request, io.variables), io, unguarded=True)
 
 
 class FailingHandler:

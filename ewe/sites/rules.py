@@ -174,7 +174,7 @@ class Try:
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
         try:
-            return static.has(path) or leads_to_program(static, path)
+            return static.has_or_variant(path) or leads_to_program(static, path)
         except HTTPError as refused:
             if refused.status == 404:
                 return False

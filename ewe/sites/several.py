@@ -45,9 +45,9 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         context = certificates.context_of(site_config, table)
         host = Host(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
-    server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
+    server.protect(ProtectedSources("/", directories=secrets_of(config)))
     built = [
-        BuiltSite(host, table, builder.plan, server.with_checks(builder.handler()), context)
+        BuiltSite(host, table, builder.plan, server.in_site_middlewares(builder.handler()), context)
         for host, table, builder, context in builders
     ]
     hosts = VirtualHosts([(each.host, each) for each in built])
@@ -56,7 +56,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         root = Hosts(VirtualHosts([(each.host, each.handler) for each in built]))
     site = Site(config, server.limits, root)
     site.imported, site.built = server.applications, built
-    site.tls = certificates.context(built, hosts)
+    site.tls = certificates.initial_context(built, hosts)
     if site.tls is not None and any(each.tls is None for each in built):
         site.plain_at = PlainAddresses(hosts)
     return site

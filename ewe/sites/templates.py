@@ -72,18 +72,16 @@ class Template:
         made = ""
         query: str | None = None
         for text, name in self.parts:
-            if query is None and "?" in text:
-                first, _, rest = text.partition("?")
-                made += first
-                query = rest
-            elif query is None:
-                made += text
+            if query is None:
+                before, mark, after = text.partition("?")
+                made += before
+                if mark:
+                    query = after
+                elif name:
+                    made += values[name]
             else:
                 query += text
-            if name and query is None:
-                made += values[name]
-            elif name:
-                assert query is not None
+            if name and query is not None:
                 is_query = name == "query" and name in self.url_parts
                 query += values[name] if is_query else encoded(values[name])
         made = re.sub("//+", "/", f"/{made}")

@@ -144,6 +144,31 @@ def test_which_file_answers(tmp_path: Path) -> None:
         assert ask(site, f"GET {target}").status == 403
 
 
+TRY = """
+languages = ["en", "de"]
+cgi-path = "none"
+[[site]]
+[[site.location]]
+prefix = "/"
+try = ["$path", "/both.html"]
+"""
+
+
+def test_a_variant_is_a_file_for_try(tmp_path: Path) -> None:
+    site_of(tmp_path)  # makes the files
+    settings = tmp_path / "ewe.toml"
+    settings.write_text(f'documentroot = "{tmp_path}"\n{TRY}')
+    site = make_site(Config.load(environ={}, file=str(settings)))
+    for target, name in (
+        ("/page.html", "page.html.de"),
+        ("/plain.html", "plain.html"),
+        ("/none.html", "both.html"),
+        ("/.secret.html", "both.html"),
+    ):
+        answer = ask(site, f"GET {target}", "Accept-Language: de")
+        assert (answer.status, answer.body) == (200, (tmp_path / name).read_bytes()), target
+
+
 def test_tags_ranges_and_codings(tmp_path: Path) -> None:
     site = site_of(tmp_path, compress="files")
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -17,10 +19,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.memory import MemoryStream
 from support.server import ROOT, Server, Start, wait_until, write_program
 
 from ewe.config.settings import Config
 from ewe.features.status_page import seconds
+from ewe.http.parser import parse_request
 from ewe.processors.pool import Pool
 from ewe.processors.scheduled_pool import ScheduledPool
 from ewe.scoreboard import (
@@ -28,6 +32,7 @@ from ewe.scoreboard import (
     BUSY,
     CONNECTIONS,
     CPU_MICROS,
+    FEATURE_NAMES,
     HISTOGRAM,
     MATRIX,
     PID,
@@ -43,6 +48,9 @@ from ewe.scoreboard import (
     states_of,
 )
 from ewe.server.counted import CountedQueue, counted
+from ewe.site import Site
+from ewe.sites import make_site
+from ewe.streams.blocking import run
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LOST = b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -463,3 +471,62 @@ def test_an_unknown_feature_and_status_are_counted_as_others() -> None:
     assert board.column_of("mine", 299) == board.matrix["other", 0]
     assert board.column_of("files", 299) == board.matrix["files", 0]
     assert board.column_of("files", 200) == board.matrix["files", 200]
+
+
+LOCATIONS = """
+documentroot = "."
+cgi-path = "none"
+status = "/st"
+xswitch = "unix:nowhere"
+wsgi = ["/app=counted_app:app"]
+[[site]]
+[[site.location]]
+prefix = "/dav/"
+root = "."
+webdav = true
+[[site.location]]
+prefix = "/alias/"
+alias = "."
+"""
+
+
+def feature_of(site: Site, line: str) -> str:
+    """Return the name of the feature that answers a request. line: its method and path."""
+    request = parse_request(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), site.limits)
+    io = MemoryStream([])
+    with suppress(NotImplementedError):  # from a page, since this stream reaches no X-Switch
+        run(site.respond(request, io))
+    return io.answered_by
+
+
+def test_the_answer_of_a_location_and_an_application_count_under_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("counted_app.py").write_text("def app(environ, start): start('200 OK', []); return [b'']\n")
+    Path("page.php").touch()
+    Path("ewe.toml").write_text(LOCATIONS)
+    site = make_site(Config.load(environ={}, file="ewe.toml"))
+    names = {
+        "OPTIONS /dav/page.txt": "webdav", "GET /alias/page.php": "pages", "GET /alias/none": "files",
+        "GET /page.php": "pages", "GET /app": "wsgi",
+    }  # fmt: skip
+    assert {line: feature_of(site, line) for line in names} == names
+    assert {*names.values(), "asgi", "engines"} <= set(FEATURE_NAMES)
+
+
+def test_a_cached_copy_counts_for_the_feature_that_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = ["calls = []", "def cacheable(environ, start):", "    calls.append(start('200 OK', FIELDS))"]
+    lines += ["    return [b'']", "FIELDS = [('Cache-Control', 'max-age=60')]"]
+    (tmp_path / "cacheable_app.py").write_text("\n".join(lines))
+    site = make_site(
+        Config(
+            documentroot=str(tmp_path), status="/st", wsgi=["/=cacheable_app:cacheable"], content_cache="1m"
+        )
+    )
+    assert [feature_of(site, "GET /") for _ in range(3)] == ["wsgi"] * 3
+    assert len(importlib.import_module("cacheable_app").calls) == 1

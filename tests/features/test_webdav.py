@@ -20,7 +20,7 @@ from support.server import MODELS, Server, Start, wait_until
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
-from ewe.features.languages import answered_by
+from ewe.features.languages import paths_answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
 from ewe.features.webdav.tree import Tree, refusal
@@ -356,7 +356,7 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
     ],
 )
 def test_what_a_file_answers(path: str, others: list[str]) -> None:
-    found = [*answered_by(path, {"en", "pt-br"}, {"index.html"})]
+    found = [*paths_answered_by(path, {"en", "pt-br"}, {"index.html"})]
     assert found[0] == path and sorted({*found[1:]}) == sorted(others)
 
 
@@ -554,6 +554,41 @@ def test_a_move_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "b" / "f").read_text() == "b" and sorted(os.listdir(tmp_path)) == ["a", "b"]
     assert changes.transfer(request, tree, "/b", moves=True, overwrites=True, deep=True).status == 204
     assert (tmp_path / "b" / "f").read_text() == "a" and os.listdir(tmp_path) == ["b"]
+
+
+MOVE = {"moves": True, "overwrites": True, "deep": True}
+
+
+def test_a_move_waits_for_a_change_of_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ewe.features.webdav.tree.LOCK_TIMEOUT_S", 0.05)
+    tree = tree_of(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "f").write_text("1")
+    request = Request("MOVE", "/a/f", (1, 1), path="/a/f")
+    with tree.resource("/a/f") as resource, resource.locked(), pytest.raises(HTTPError) as refused:
+        changes.transfer(request, tree, "/b/f", **MOVE)
+    assert refused.value.status == 503 and os.listdir(tmp_path / "b") == []
+    assert changes.transfer(request, tree, "/b/f", **MOVE).status == 201
+    request.path = "/b/f"
+    assert changes.transfer(request, tree, "/b/g", **MOVE).status == 201  # one directory, and one lock
+
+
+def test_a_move_does_not_take_a_version_that_the_client_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, check_target = tmp_path / "f", changes.check_target
+    file.write_text("1")
+
+    def replaced(*arguments: Any) -> None:
+        check_target(*arguments)
+        file.write_text("by another client")
+
+    monkeypatch.setattr(changes, "check_target", replaced)
+    fields = (("if-match", upload.etag_of(file.stat())),)
+    with pytest.raises(HTTPError) as refused:
+        changes.transfer(Request("MOVE", "/f", (1, 1), fields, path="/f"), tree_of(tmp_path), "/g", **MOVE)
+    assert refused.value.status == 412 and file.exists() and not (tmp_path / "g").exists()
 
 
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import web
@@ -376,16 +377,16 @@ def test_only_cgi_protects_executables(here: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [
-    "settings", "provide", "mounts", "once", "wrap", "files", "around", "server", "keys", "gateway", "answer",
-    "ends_processes", "start_warnings", "measures", "late", "preload", "programs", "fixed", "directories",
-    "answers_all", "imports_later",
+    "settings", "provide", "mounts", "shares_mounts", "wrap", "files", "middleware", "server_middleware", "keys",
+    "gateway", "answer", "ends_processes", "start_warnings", "measures", "late", "preload", "programs", "fixed",
+    "directories", "answers_all", "imports_later", "answered_by",
 ])  # fmt: skip
 def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """It would be ignored: ewe asks only the features of its table for such parts."""
-    declared = Feature("x", make=lambda config, path: pytest.fail("it is refused before"))
-    setattr(declared, part, ("wool",))
+    parts: dict[str, Any] = {part: ("wool",)}
+    declared = Feature("x", make=lambda config, path: pytest.fail("it is refused before"), **parts)
     monkeypatch.setattr("ewe.features.mounted.FEATURE", declared)
     with pytest.raises(UnknownFeature) as caught:
         make("ewe.features.mounted:FEATURE", Config(), "/")

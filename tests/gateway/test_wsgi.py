@@ -571,7 +571,7 @@ def test_the_end_of_a_response_releases_the_body_of_a_cache() -> None:
         async def respond(self, request: Request, io: object) -> Response:
             assert call.head is not None
             response = Finishing(200, call.head.fields, Blocks(feature, call, io))  # type: ignore[arg-type]
-            response.run, response.io = call, io  # type: ignore[assignment]
+            response.invocation, response.io = call, io  # type: ignore[assignment]
             return response
 
     cache = ContentCache(1 << 20)

@@ -67,7 +67,15 @@ def test_the_core_reads_no_setting_of_a_feature() -> None:
 @pytest.mark.parametrize("module", [module for module, _ in FEATURES])
 def test_a_feature_does_something(module: str) -> None:
     found = feature(module)
-    parts = (found.provide, found.mounts, found.wrap, found.around, found.server, found.gateway, found.answer)
+    parts = (
+        found.provide,
+        found.mounts,
+        found.wrap,
+        found.middleware,
+        found.server_middleware,
+        found.gateway,
+        found.answer,
+    )
     assert any(part is not None for part in parts)
 
 

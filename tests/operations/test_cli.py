@@ -295,6 +295,20 @@ def test_a_directory_without_an_option(
     assert said == "two directories at once: htdocs (--documentroot) and other"
 
 
+def test_xswitch_runs_scripts_of_the_directories_in_the_settings_alone(
+    server: Server, tmp_path: Path
+) -> None:
+    """A dollar sign in a name does not widen the directory; only a variable of `alias` ends it."""
+    for name in ("a$b/c", "d/e", "f$g"):
+        Path(name).mkdir(parents=True)
+    lines = ['documentroot = "/dev/null"', 'cgi-path = "/dev/null"', "[[site]]"]
+    for number, key in enumerate(('alias = "a$$b/c"', 'alias = "d/e/$1.php"', 'root = "f$g"')):
+        lines += ["[[site.location]]", f'pattern = "^/{number}(.*)"', key]
+    Path("ewe.toml").write_text("\n".join(lines))
+    config = Config.load(environ={}, file="ewe.toml")
+    assert roots_of(config) == [os.path.realpath(tmp_path / name) for name in ("a$b/c", "d/e", "f$g")]
+
+
 def test_this_directory_is_served_if_it_has_an_index(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
+from ewe.features.markdown.book import MAX_FILE_BYTES
 from ewe.http.messages import Response
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
@@ -237,3 +238,33 @@ def test_a_page_of_a_feature_and_its_neighbours(
     lines = list(explain(site, question, SERVER))
     assert [line for line in lines if line.startswith("  site ")] == lines[1:2]
     assert lines[-1].startswith(f"  answer    {said}"), lines
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("/", "the file {root}/index.en.html, as Accept-Language says"),
+        ("OPTIONS /none", "204, Allow: GET, HEAD, OPTIONS"),
+        ("BREW /notes.md", "501: method 'BREW' to a file"),
+        ("POST /notes.md", "405: POST to a file"),
+        ("/notes.md", "the page of {root}/notes.md"),
+        ("/long.md", "the file {root}/long.md"),  # a longer file is sent as it is
+    ],
+)
+def test_a_method_a_language_and_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, said: str
+) -> None:
+    """The explanation depends on the method, and on the variants of a file, as the answer does."""
+    monkeypatch.chdir(tmp_path)
+    for name, size in (("index.en.html", 1), ("notes.md", 1), ("long.md", MAX_FILE_BYTES + 1)):
+        (tmp_path / name).write_text("a" * size)
+    (tmp_path / "ewe.toml").write_text('documentroot = "."\nlanguages = ["en"]\nmarkdown = true\n')
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    *_, answer = explain(site, question, SERVER)
+    assert answer.startswith(f"  answer    {said.format(root=os.path.realpath(tmp_path))}"), answer
+
+
+def test_a_path_at_a_server_with_an_ipv6_address(tmp_path: Path) -> None:
+    (tmp_path / "a.html").touch()
+    first, *_, last = explain(make_site(Config(documentroot=str(tmp_path))), "/a.html", ("::1", 4000))
+    assert first == "GET http://[::1]/a.html" and "the file " in last

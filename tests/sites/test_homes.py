@@ -11,6 +11,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from ewe.features.guards.auth import CLIENT_BURST
 from ewe.features.homes import Homes
 from ewe.features.users import Users
 from ewe.gateway.protected_sources import ProtectedSources
+from ewe.gateway.scripts import Script
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
@@ -57,10 +59,10 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-def asker(root: Path) -> Callable[..., Response]:
-    """Return a function that asks for a path below the user's directory."""
+def asker(root: Path, switch: Any = None) -> Callable[..., Response]:
+    """Return a function that asks for a path below the user's directory. switch: runs the programs; None: none."""
     config = Config(userdir=root.name, min_uid=0, cache=0)
-    feature = Homes(Users(config, None, ProtectedSources("/nowhere")))
+    feature = Homes(Users(config, switch, ProtectedSources("/nowhere")))
     name = pwd.getpwuid(os.geteuid()).pw_name
 
     def ask(path: str, *fields: str) -> Response:
@@ -88,6 +90,25 @@ def test_what_users_may_change(root: Path) -> None:
     assert ask("").status == 403
     settings.unlink()
     assert ask("").status == 200 and ask("").get("x-mine") is None
+
+
+def test_a_php_page_is_the_index_again_when_the_user_names_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ewe.features.pages.PAGE_CACHE_S", -1.0)
+
+    async def run_script(script: Script, *_: object) -> Response:
+        return Response(200, (), os.path.basename(script.file).encode())
+
+    ask = asker(root, SimpleNamespace(table={}, directories=(), run=run_script))
+    (root / "index.php").touch()
+    (root / "start.html").write_text("start")
+    settings = root / ".ewe.toml"
+    assert ask("").body == b"index.php"
+    settings.write_text('index = "start.html"\n')
+    assert ask("").body == b"start"
+    settings.unlink()
+    assert ask("").body == b"index.php"
 
 
 def test_a_page_of_an_error_is_no_local_redirect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,7 @@ A visitor's text enters SQL in only two ways. Names of tables and columns are lo
 schema's own spelling is quoted. Values are bound as parameters. The SQL editor is the only exception: there a
 visitor writes a whole statement, which the daemon runs on a read-only connection with limits for time and rows.
 
-    schema.py       tables, columns and keys of a database, from its catalogue; quoting
-    urls.py         parses URLs into views, and makes the URL of each page
-    statements.py   the SQL for a page of rows, a count, the most frequent values, one row, a change of a row
-    pages.py        rows to HTML
-    style.py        the style sheet
-    asking.py       sends statements to the daemon, with limits of time, rows and bytes
-    feature.py      the handler: chooses the page for a path, and the status after a failure
+The files have the names of the picture. asking.py sends statements to the daemon, and feature.py is the handler.
 
 Read next: urls.py.
 """

@@ -116,11 +116,11 @@ class Asking:
 
     async def schema(self, database: str, io: Stream) -> Schema:
         """Return the schema of a database. Raises DatabaseError."""
-        known = self.schemas.get(database)
+        read_at, known = self.schemas.get(database, (0.0, None))
         now = time.monotonic()
-        if known is not None and now - known[0] < CACHE_S:
-            return known[1]
-        dialects = DIALECTS if known is None else (known[1].dialect,)
+        if known is not None and now - read_at < CACHE_S:
+            return known
+        dialects = DIALECTS if known is None else (known.dialect,)
         # The second statement of each dialect leaves the views out: one with a fault makes the first one fail.
         ways = [(dialect, sql) for dialect in dialects for sql in (dialect.columns, dialect.tables)]
         for dialect, sql in ways:

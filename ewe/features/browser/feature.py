@@ -97,7 +97,7 @@ class Browser:
         """Return the response for a path below the base; None for other paths. Raises HTTPError, Disconnected."""
         path = request.path
         if not path.startswith(self.path):
-            return moved(self.base) if path == self.path[:-1] else None
+            return redirect(308, self.base) if path == self.path[:-1] else None
         if (refused := misdirected_response(request, io, self.hosts)) is not None:
             return refused
         parts = path[len(self.path) :].split("/")
@@ -140,7 +140,7 @@ class Browser:
         if len(parts) == 1:
             if last:
                 self.checked_name(names[0])
-                return moved(f"{self.base}{urls.encode_name(names[0])}/")
+                return redirect(308, f"{self.base}{urls.encode_name(names[0])}/")
             return self.reply(request, await self.databases(io))
         database = self.checked_name(names[0])
         trail = PageTrail(self.base, database)
@@ -194,8 +194,8 @@ class Browser:
     def failed(self, trail: PageTrail, error: DatabaseError, text: str = "", status: int = 0) -> Response:
         """Return the page for an error of a database.
 
-        text, status: replace those of the error; "" and 0: the usual ones. trail: the position of the page, for its
-        links. Only with `development` the page has the database's own message; the error log always has it.
+        text, status: replace those of the error; "" and 0: the usual ones. Only with `development` the page has the
+        database's own message; the error log always has it.
         """
         title, usual = WORDS[error.kind]
         detail = str(error) if self.development else ""
@@ -203,7 +203,6 @@ class Browser:
             trail, status or error.status, title, text or usual, cause=f"{error.kind}: {error}", detail=detail
         )
 
-    # -----------------------------------------------------------------------------------------------------
     # Pages
 
     async def databases(self, io: Stream) -> str:
@@ -404,7 +403,6 @@ class Browser:
         took_ms = (time.perf_counter() - began) * 1000
         return StatementResult(rows, explained=explain, took_ms=took_ms)
 
-    # -----------------------------------------------------------------------------------------------------
     # One row
 
     async def row(
@@ -463,9 +461,7 @@ class Browser:
             # No row refers to NULL. The filter of a link is text, which cannot be equal to bytes.
             if any(value is None or isinstance(value, bytes) for value in values):
                 continue
-            view = View()
-            for column, value in zip(key.columns, values, strict=True):
-                view = view.filtered(column, "eq", pages.plain(value))
+            view = pages.rows_with(key.columns, values)
             count = await self.asking.count(trail.database, schema, schema.tables[key.table], view, io)
             referring.append((key, count))
         # The values of this row whose labels the page shows
@@ -514,7 +510,7 @@ class Browser:
             elif before is None or value != with_line_feeds(pages.plain(before)):
                 changed[name] = value
         if not changed:
-            return see_other(trail.of_row(table.name, key))
+            return redirect(303, trail.of_row(table.name, key))
         after = [
             number_or_same(changed.get(name, value), value)
             for name, value in zip(table.key, key, strict=True)
@@ -540,12 +536,12 @@ class Browser:
         trail: PageTrail,
         statement: BoundStatement,
         target: str,
-        again: Callable[[str], str],
+        page_with: Callable[[str], str],
         io: Stream,
     ) -> Response:
         """Run a statement that changes a row; redirect the client to `target`, a page that can be reloaded.
 
-        again: returns the page of the form with a message, for a change that the database refuses.
+        page_with: returns the page of the form with a message, for a change that the database refuses.
         """
         try:
             await self.asking.change(trail.database, statement, io)
@@ -553,9 +549,9 @@ class Browser:
             if error.kind != "STATEMENT":
                 raise
             words = f"{REFUSED_CHANGE} {error}" if self.development else REFUSED_CHANGE
-            body = again(words).encode("utf-8", "replace")
+            body = page_with(words).encode("utf-8", "replace")
             return Response(409, FIELDS, body, cause=f"{error.kind}: {error}")
-        return see_other(target)
+        return redirect(303, target)
 
 
 def check_method(request: Request, is_edit: bool) -> None:
@@ -566,14 +562,9 @@ def check_method(request: Request, is_edit: bool) -> None:
     raise HTTPError(405, f"the browser of databases does not take {request.method}", (("Allow", allowed),))
 
 
-def moved(target: str) -> Response:
-    """Return the redirect to the same path with a slash at its end."""
-    return Response(308, (("Location", target), ("Content-Type", "text/plain")), target.encode())
-
-
-def see_other(target: str) -> Response:
-    """Return the redirect to a page after a form. The browser uses GET, so a reload sends no form."""
-    return Response(303, (("Location", target), ("Content-Type", "text/plain")), target.encode())
+def redirect(status: int, target: str) -> Response:
+    """Return a redirect. After a form the status is 303: the browser uses GET, so a reload sends no form."""
+    return Response(status, (("Location", target), ("Content-Type", "text/plain")), target.encode())
 
 
 def key_in_query(table: Table, query: str | None) -> list[Value]:

@@ -11,19 +11,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ewe.database.protocol import Value
+from ewe.features import indexes
 from ewe.features.browser.schema import Column, ForeignKey, Schema, Table
 from ewe.features.browser.statements import FACET_VALUES, BoundStatement, cursor_in
 from ewe.features.browser.style import STYLE
-from ewe.features.browser.urls import OPERATORS, View, cursor_text, encode_name, query_of
+from ewe.features.browser.urls import OPERATORS, Filter, View, cursor_text, encode_name, query_of
 from ewe.http.error_pages import html_document, html_escape
 
 MAX_CELL_CHARS = 300  # characters of a value on a page of rows
 MAX_LINE_CHARS = 60  # characters of a value that a form shows in a field of one line
 ONE_LINE_CHARS = 40  # characters that are kept on one line
 MAX_LABEL_CHARS = 60  # characters of a label beside a link
-# Invisible characters, and characters that change the direction of the text, are replaced by visible ones
-CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
-CONTROLS |= dict.fromkeys((0x85, 0x2028, *range(0x2029, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+# A value may have several lines and tabs, which stay.
+CONTROLS = {code: sign for code, sign in indexes.CONTROLS.items() if code not in (9, 10)}
 BODY = """<nav class="crumbs" aria-label="Path">{crumbs}</nav>
 <main>
 {content}
@@ -78,7 +78,6 @@ def page(trail: PageTrail, title: str, body: Iterable[str], last: str = "") -> s
     return html_document(shown(title), STYLE, html)
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Values
 
 
@@ -117,7 +116,6 @@ def number(count: int | None, word: str = "row") -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-# ---------------------------------------------------------------------------------------------------------
 # All databases, one database
 
 
@@ -199,7 +197,6 @@ def table_card(trail: PageTrail, table: Table, counts: dict[str, int]) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Rows of a table
 
 
@@ -485,10 +482,13 @@ def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Seq
     other = schema.tables[key.other]
     if key.other_columns == other.key:
         return trail.of_row(other.name, values)
-    view = View()
-    for name, value in zip(key.other_columns, values, strict=True):
-        view = view.filtered(name, "eq", plain(value))
-    return trail.of_table(other.name) + view.query()
+    return trail.of_table(other.name) + rows_with(key.other_columns, values).query()
+
+
+def rows_with(columns: Iterable[str], values: Iterable[Value]) -> View:
+    """Return the view of the rows that have these values in these columns."""
+    pairs = zip(columns, values, strict=True)
+    return View(tuple(Filter(column, "eq", plain(value)) for column, value in pairs))
 
 
 def exports(url: str, listing: TableListing) -> str:
@@ -524,7 +524,6 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
 
 
-# ---------------------------------------------------------------------------------------------------------
 # SQL
 
 
@@ -675,7 +674,6 @@ def plain_table(rows: Rows) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------
 # One row
 
 
@@ -707,9 +705,7 @@ def row_page(
     if referring:
         body += ["<h2>Rows that lead here</h2>", '<ul class="cards">']
         for each, count in referring:
-            view = View()
-            for here, there in zip(each.columns, each.other_columns, strict=True):
-                view = view.filtered(here, "eq", plain(row[there]))
+            view = rows_with(each.columns, [row[name] for name in each.other_columns])
             url = html_escape(trail.of_table(each.table) + view.query())
             by = shown(", ".join(each.columns))
             body.append(
@@ -747,7 +743,6 @@ def value_of(
     return f'<a href="{url}">{text}</a>{label}'
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Forms and error pages
 
 

@@ -182,26 +182,30 @@ class Schema(NamedTuple):
 def schema_of(
     dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
 ) -> Schema:
-    """Return the schema, from the rows of a dialect's two statements."""
-    kinds: dict[str, tuple[str, bool]] = {}  # table -> its kind, and whether it is WITHOUT ROWID
+    """Return the schema, from the rows of a dialect's two statements (see the module)."""
+    kinds: dict[
+        str, str
+    ] = {}  # table -> "table", "view" or "virtual"; of a virtual table its CREATE statement
+    without_row_ids: set[str] = set()  # tables that are WITHOUT ROWID
     columns_of: dict[str, dict[str, Column]] = {}  # table -> name -> column
     for table, kind, name, type_, not_null, key, filled_by, without_row_id in columns:
         column = Column(str(name), str(type_ or ""), bool(not_null), int(key or 0), str(filled_by or ""))
         columns_of.setdefault(str(table), {})[column.name] = column
-        kinds[str(table)] = (str(kind), bool(without_row_id))
+        kinds[str(table)] = str(kind)
+        if without_row_id:
+            without_row_ids.add(str(table))
     foreign = foreign_keys(keys, columns_of)
-    # The kind of a virtual table is its definition, a CREATE statement.
-    virtual = {name: kind for name, (kind, _) in kinds.items() if kind not in ("table", "view", "virtual")}
+    virtual = {name: kind for name, kind in kinds.items() if kind not in ("table", "view", "virtual")}
     tables = {}
     for name, table_columns in columns_of.items():
-        kind, without_row_id = kinds[name]
-        has_row_id = dialect is SQLITE and kind != "view" and not without_row_id
+        is_view = kinds[name] == "view"
+        has_row_id = dialect is SQLITE and not is_view and name not in without_row_ids
         primary = primary_key_of(table_columns, has_row_id)
         is_index = name in virtual and is_full_text_index(virtual[name])
         search = name if is_index else full_text_index_of(name, virtual)
         tables[name] = Table(
             name,
-            is_view=kind == "view",
+            is_view=is_view,
             columns=table_columns,
             key=primary,
             foreign=tuple(foreign.get(name, ())),
@@ -209,8 +213,9 @@ def schema_of(
             sql=virtual.get(name, ""),
         )
     referring: dict[str, list[ForeignKey]] = {}
-    for foreign_key in (foreign_key for keys_of_table in foreign.values() for foreign_key in keys_of_table):
-        referring.setdefault(foreign_key.other, []).append(foreign_key)
+    for keys_of_table in foreign.values():
+        for foreign_key in keys_of_table:
+            referring.setdefault(foreign_key.other, []).append(foreign_key)
     return Schema(dialect, tables, referring)
 
 

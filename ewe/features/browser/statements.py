@@ -151,7 +151,6 @@ def conditions_of_key(table: Table, key: Sequence[Value]) -> tuple[list[str], di
     return conditions, {f"k{number}": value for number, value in enumerate(key)}
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Parts of statements
 
 

@@ -34,7 +34,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86
 MAX_LIFETIME_S = 10 * UNITS["y"]
 LIFETIME = re.compile(r"([0-9]{1,9})([smhdwy])")
 TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(?:\*|[a-z0-9!#$&^_.+-]+)|default")
-LONE_MAX_AGE = re.compile(r"max-age=[0-9]+")
+LONE_MAX_AGE = re.compile(r"max-age=[0-9]+")  # as Expires writes it
 HAS_LIFETIME = re.compile(r"(?:\A|[\s,])(?:max-age|no-store)\b", re.IGNORECASE)
 
 
@@ -120,10 +120,10 @@ class CacheControl(FieldFilter):
         """Return the fields with Cache-Control; None if the response has more than the max-age of Expires."""
         if response.status not in STATUSES:
             return None
-        own = response.get("cache-control")
-        if own is not None and (LONE_MAX_AGE.fullmatch(own) is None or response.get("expires") is None):
+        own = [value for name, value in response.fields if name.lower() == "cache-control"]
+        if own and (own[1:] or LONE_MAX_AGE.fullmatch(own[0]) is None or response.get("expires") is None):
             return None
-        text = f"{self.text}, {own}" if own is not None and not self.has_lifetime else self.text
+        text = f"{self.text}, {own[0]}" if own and not self.has_lifetime else self.text
         kept = (field for field in response.fields if field[0].lower() != "cache-control")
         return (*kept, ("Cache-Control", text))
 

@@ -59,10 +59,10 @@ BCRYPT_BYTES = 72  # bcrypt reads no more of a password
 
 
 class PasswordEntry(NamedTuple):
-    """A line. cost: how expensive its hash is, compared with others. line: its number in the file."""
+    """A line. check_ms: about how many milliseconds a check takes. line: its number in the file."""
 
     hash: str
-    cost: float
+    check_ms: float
     line: int
 
 
@@ -78,10 +78,10 @@ class LoadedFile(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The limits of a file. size: bytes of the file. cost: of one hash, in milliseconds (cost_of())."""
+    """The limits of a password file. max_check_ms: of each hash (check_ms_of())."""
 
-    size: int = MAX_HTPASSWD_BYTES
-    cost: float = 1e9
+    max_bytes: int = MAX_HTPASSWD_BYTES
+    max_check_ms: float = 1e9
 
 
 ANY = Bounds()
@@ -91,7 +91,7 @@ class BadLine(ValueError):
     """A line of the file cannot be used; the text says why."""
 
 
-def cost_of(text: str) -> float:
+def check_ms_of(text: str) -> float:
     """Return about how many milliseconds a check of a hash takes. Raises BadLine for a hash that is refused."""
     if match := BCRYPT.fullmatch(text):
         cost = int(match[1])
@@ -115,7 +115,7 @@ def cost_of(text: str) -> float:
 
 
 def check(stored: str, password: bytes) -> bool:
-    """Return whether a password matches a stored hash, which cost_of() has accepted. Takes up to seconds."""
+    """Return whether a password matches a stored hash, which check_ms_of() has accepted. Takes up to seconds."""
     from passlib.hash import apr_md5_crypt, bcrypt, sha256_crypt, sha512_crypt
 
     if stored.startswith("{SHA}"):
@@ -141,10 +141,12 @@ def load_libraries() -> None:
         raise ImportError(str(reason)) from None
 
 
-def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, PasswordEntry]:
+def read(
+    data: bytes, bad: Callable[[int, str], None], max_check_ms: float = 1e9
+) -> dict[bytes, PasswordEntry]:
     """Return the users of a file's bytes. bad: called with a bad line's number and the reason.
 
-    most_cost: of one hash, in milliseconds (cost_of()); a line with a more expensive one is bad.
+    max_check_ms: of each hash; a line with a more expensive one is bad.
     """
     users: dict[bytes, PasswordEntry] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -158,12 +160,12 @@ def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -
             if name in users:
                 raise BadLine(f"its name is in line {users[name].line} already")
             stored = rest.partition(b":")[0].decode("latin-1")
-            cost = cost_of(stored)
-            if cost > most_cost:
+            check_ms = check_ms_of(stored)
+            if check_ms > max_check_ms:
                 raise BadLine(
-                    f"its hash takes about {cost:.0f} ms to check; at most {most_cost:.0f} are allowed here"
+                    f"its hash takes about {check_ms:.0f} ms to check; at most {max_check_ms:.0f} are allowed here"
                 )
-            users[name] = PasswordEntry(stored, cost, number)
+            users[name] = PasswordEntry(stored, check_ms, number)
         except BadLine as reason:
             bad(number, str(reason))
     return users
@@ -193,12 +195,12 @@ class Htpasswd:
             if reason.errno in EXHAUSTED:
                 raise
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
-        self.use(version, read(data, refuse, bounds.cost))
+        self.use(version, read(data, refuse, bounds.max_check_ms))
         self.checked_at = time.monotonic()
         self.fault = ""  # the reason why the last check could not read the file
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
-        """Return file_version() of the file, and its bytes. Raises OSError, also for a file above bounds.size."""
+        """Return file_version() of the file, and its bytes. Raises OSError, also for a file above max_bytes."""
         # O_NONBLOCK: to open a FIFO would wait for a writer, and hold all clients of an event loop.
         with open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             # The version is taken before the bytes are read: a change in between causes one more load(), and is
@@ -208,14 +210,14 @@ class Htpasswd:
                 raise OSError(errno.EINVAL, "not a regular file")
             # Not read(): on macOS a path of /dev/fd shares the position of the file that it names. One byte more
             # than the limit shows that the file is too long.
-            data = os.pread(file.fileno(), self.bounds.size + 1, 0)
-        if len(data) > self.bounds.size:
-            raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
+            data = os.pread(file.fileno(), self.bounds.max_bytes + 1, 0)
+        if len(data) > self.bounds.max_bytes:
+            raise OSError(errno.EFBIG, f"longer than {self.bounds.max_bytes} bytes")
         return file_version(file_status), data
 
     def use(self, version: tuple[int, ...], users: dict[bytes, PasswordEntry]) -> None:
         """Use the users of this version of the file from now on."""
-        decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
+        decoy = max(users.values(), key=lambda user: user.check_ms).hash if users else ""
         # One assignment: two threads may load the file at once. If the users of an older version got the version of
         # a newer one, no later check would notice the change.
         self.loaded = LoadedFile(version, users, decoy)
@@ -232,7 +234,7 @@ class Htpasswd:
                 if file_version(os.stat(self.path)) != self.loaded.version:
                     version, data = self.load()
                     self.bad_lines = 0
-                    self.use(version, read(data, self.log_bad_line, self.bounds.cost))
+                    self.use(version, read(data, self.log_bad_line, self.bounds.max_check_ms))
             except OSError as reason:
                 # The file is not at fault: the client gets a 503, and the next request checks again.
                 if reason.errno in EXHAUSTED:

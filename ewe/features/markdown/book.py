@@ -142,9 +142,9 @@ class Books:
         return self.read_and_cache(key, book)
 
     def read_and_cache(self, key: tuple[str, object], before: Book | None) -> Book | None:
-        """Read the book of a directory from the disk, cache it, and return it. before: the one at the last reading.
+        """Read the book of a directory from the disk, cache it, and return it; None, too, is cached.
 
-        None, for a directory that is no book, is cached as well.
+        before: the book at the last reading.
         """
         began = time.monotonic()
         book = BookReader(self, *key, before).book()

@@ -123,7 +123,13 @@ class MarkdownPages:
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the line about the Markdown file that answers. Raises HTTPError(403, 404)."""
         path = request.path
-        is_page = path.endswith(".md") and request.query != "source" and self.static.has(path)
+        is_page = (
+            path.endswith(".md")
+            and request.query != "source"
+            and request.method in ("GET", "HEAD")
+            and not hidden(path)
+            and self.open(path) is not None
+        )
         if is_page:
             yield f"  answer    the page of {self.static.name(path)}   (markdown)"
         return is_page
@@ -207,9 +213,7 @@ class MarkdownPages:
     def search_or_print_page(self, path: str, query: str) -> bytes | None:
         """Return the page for ?q= (results of the search), or for ?print of the contents (the whole book).
 
-        Return None for another query, and for a path outside of all books. The document of ?print may take
-        DOCUMENT_S of CPU time. DOCUMENT_TURNS therefore lets one thread make a document, and others wait for
-        their turn: they may then find the document in the cache.
+        Return None for another query, and for a path outside of all books.
         """
         words = query_of(query)
         if words is None and query != "print":
@@ -219,9 +223,14 @@ class MarkdownPages:
             return None
         if words is not None:
             return results(book, words, path).encode("utf-8", "replace")
-        if path != book.contents:
-            return None
-        key = (path, book.version)
+        return self.document(book) if path == book.contents else None
+
+    def document(self, book: Book) -> bytes:
+        """Return all pages of a book as one document, from the cache or in DOCUMENT_S of CPU time.
+
+        One thread makes a document at a time. The others wait, and may then find it in the cache.
+        """
+        key = (book.contents, book.version)
         with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
                 deadline = time.thread_time() + DOCUMENT_S
@@ -229,7 +238,7 @@ class MarkdownPages:
                 def body_of(path: str) -> bytes | None:
                     return self.body_of(path, deadline)
 
-                made = printed(book, self.language_of(path), body_of).encode("utf-8", "replace")
+                made = printed(book, self.language_of(book.contents), body_of).encode("utf-8", "replace")
                 # A document that lacks pages is not cached: the next request goes on with those.
                 if time.thread_time() < deadline:
                     self.documents[key] = made
@@ -313,7 +322,7 @@ def answer(request: Request, response: Response, etag: str, modified: float | No
     last change in seconds since the epoch; None for a page without a date.
     """
     if not request.conditional:
-        return response  # with the encoded header of the last time
+        return response  # the Response keeps its encoded head for the next request
     status = conditional.status_by_conditions(request, etag, modified)
     if status == 412:
         return error_page(412, "the condition does not hold")

@@ -68,6 +68,7 @@ def match_in_page(page: Chapter, words: list[str]) -> PageMatch | None:
     headings = []
     for heading in page.headings:
         text = heading.text.casefold()
+        # If the title has all words, a heading needs all of them, too.
         if all(word in text for word in missing or words) and heading.text != page.title:
             headings.append(heading)
     return PageMatch(page, not missing, headings) if words and (headings or not missing) else None

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree, names_in
 from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
@@ -43,13 +44,13 @@ class Budget:
 
 
 class Member:
-    """A member of a directory. relative_path: below the directory where the walk began.
+    """A member of the directory that dir_fd refers to. relative_path: below the directory where the walk began.
 
     file_status: the os.stat_result of the member itself; for a link, not that of its target.
     """
 
-    def __init__(self, directory: int, name: str, relative_path: str, file_status: os.stat_result) -> None:
-        self.directory = directory
+    def __init__(self, dir_fd: int, name: str, relative_path: str, file_status: os.stat_result) -> None:
+        self.dir_fd = dir_fd
         self.name = name
         self.relative_path = relative_path
         self.file_status = file_status
@@ -58,21 +59,21 @@ class Member:
 
 
 def walk(
-    directory: int, real: str, below: str = "", budget: Budget | None = None, depth: int = 1
+    dir_fd: int, real: str, below: str = "", budget: Budget | None = None, depth: int = 1
 ) -> Iterator[Member]:
     """Yield the members of an open directory, and of the directories in it, each directory before its members.
 
-    directory: its descriptor. real: its path, for messages. below, budget, depth: for the recursive calls only. A
+    dir_fd: its descriptor. real: its path, for messages. below, budget, depth: for the recursive calls only. A
     Member's descriptor is open until the next Member is requested. Raises OSError, HTTPError(507).
     """
     budget = budget or Budget()
-    for name in names_in(directory, real, 507):
+    for name in names_in(dir_fd, real, 507):
         budget.count(depth, real)
-        file_status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        member = Member(directory, name, below + name, file_status)
+        file_status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        member = Member(dir_fd, name, below + name, file_status)
         yield member
         if member.is_directory:
-            child = os.open(name, DIRECTORY_FLAGS, dir_fd=directory)
+            child = os.open(name, DIRECTORY_FLAGS, dir_fd=dir_fd)
             try:
                 yield from walk(child, real, f"{below}{name}/", budget, depth + 1)
             finally:
@@ -83,7 +84,7 @@ def reachable(tree: Tree, member: Member, path: str, real: str) -> bool:
     """Return whether clients can reach a member. path, real: the paths of the directory where the walk began."""
     if not (member.is_directory or member.is_file):
         return False
-    descriptor = os.open(member.name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=member.directory)
+    descriptor = os.open(member.name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=member.dir_fd)
     try:
         return tree.shows(
             f"{path}/{member.relative_path}", f"{real}/{member.relative_path}", member.name, descriptor
@@ -97,54 +98,54 @@ def check_members(tree: Tree, resource: DavPath, path: str, real: str) -> None:
 
     path, real: the other path, in URLs and in the file system; it may be the same one.
     """
-    directory = resource.open(DIRECTORY_FLAGS)
+    dir_fd = resource.open(DIRECTORY_FLAGS)
     try:
-        for member in walk(directory, resource.real):
+        for member in walk(dir_fd, resource.real):
             for where in {(resource.path, resource.real), (path, real)}:
                 if not reachable(tree, member, *where):
                     what = "a hidden file, a link, a program, or another location's"
                     raise HTTPError(403, f"webdav: {where[1]}/{member.relative_path} is out of reach: {what}")
     finally:
-        os.close(directory)
+        os.close(dir_fd)
 
 
 def remove(tree: Tree, resource: DavPath) -> None:
     """Delete the file or directory of a resource, with all its members. Raises HTTPError, OSError."""
     tree.check_resource(resource)
     if not resource.is_directory:
-        os.unlink(resource.name, dir_fd=resource.parent)
+        os.unlink(resource.name, dir_fd=resource.parent_fd)
         return
     check_members(tree, resource, resource.path, resource.real)
-    delete_tree(resource.parent, resource.name)
+    delete_tree(resource.parent_fd, resource.name)
 
 
-def delete_tree(parent: int, name: str, depth: int = 0) -> None:
+def delete_tree(parent_fd: int, name: str, depth: int = 0) -> None:
     """Delete a directory and its members, without following links. Raises OSError, HTTPError(507).
 
-    parent: the descriptor of the directory above. depth: of the recursion. A PUT that began before may add a file
-    to a directory that has just been emptied. It is then emptied again.
+    parent_fd: the open directory above. depth: of the recursion. A PUT that began before may add a file to a
+    directory that has just been emptied. It is then emptied again.
     """
     if depth > MAX_DEPTH:
         raise HTTPError(507, f"webdav: {name!r} is too deep")
-    directory = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+    dir_fd = os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
     try:
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            for each in os.listdir(directory):
+            for each in os.listdir(dir_fd):
                 try:
-                    if stat.S_ISDIR(os.stat(each, dir_fd=directory, follow_symlinks=False).st_mode):
-                        delete_tree(directory, each, depth + 1)
+                    if stat.S_ISDIR(os.stat(each, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+                        delete_tree(dir_fd, each, depth + 1)
                     else:
-                        os.unlink(each, dir_fd=directory)
+                        os.unlink(each, dir_fd=dir_fd)
                 except FileNotFoundError:
                     pass  # another client was faster
             try:
-                os.rmdir(name, dir_fd=parent)
+                os.rmdir(name, dir_fd=parent_fd)
                 break
             except OSError as reason:
                 if reason.errno != errno.ENOTEMPTY or attempt == MAX_ATTEMPTS:
                     raise
     finally:
-        os.close(directory)
+        os.close(dir_fd)
 
 
 def delete(request: Request, tree: Tree) -> Response:
@@ -173,7 +174,7 @@ def make_directory(request: Request, tree: Tree) -> Response:
         check_conditions(request, resource)
         tree.check_path(resource.path, is_directory=True)
         tree.check_resource(resource)
-        os.mkdir(resource.name, dir_fd=resource.parent)
+        os.mkdir(resource.name, dir_fd=resource.parent_fd)
     return Response(201)
 
 
@@ -201,28 +202,49 @@ def transfer(
         if moves:
             if source.is_directory:
                 check_members(tree, source, destination.path, destination.real)
-            replaced = publish(tree, source, source.parent, source.name, destination, overwrites)
+            replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
             temporary = copy_beside(tree, source, destination, deep=deep)
             try:
-                replaced = publish(tree, source, destination.parent, temporary, destination, overwrites)
+                replaced = publish(
+                    request, tree, source, destination.parent_fd, temporary, destination, overwrites
+                )
             except BaseException:
-                discard(destination.parent, temporary)
+                discard(destination.parent_fd, temporary)
                 raise
     return Response(204 if replaced else 201)
 
 
+def locked_together(*resources: DavPath) -> ExitStack:
+    """Lock the directories of resources, each once, and always in the same order. Raises HTTPError(503)."""
+    by_inode = {os.fstat(each.parent_fd).st_ino: each for each in resources}
+    with ExitStack() as locks:
+        for inode in sorted(by_inode):
+            locks.enter_context(by_inode[inode].locked())
+        return locks.pop_all()
+
+
 def publish(
-    tree: Tree, source: DavPath, directory: int, name: str, destination: DavPath, overwrites: bool
+    request: Request,
+    tree: Tree,
+    source: DavPath,
+    dir_fd: int,
+    name: str,
+    destination: DavPath,
+    overwrites: bool,
 ) -> bool:
     """Give a source, or its copy, the name of the destination; return whether it has replaced the target there.
 
-    directory: the descriptor of the directory where the source or its copy is. name: its name there. overwrites: it
+    dir_fd: the descriptor of the directory where the source or its copy is. name: its name there. overwrites: it
     may replace a target. After a failure the target is as before. Raises HTTPError: 412 if it may not; OSError.
     """
-    aside, parent = "", destination.parent
+    aside, parent_fd = "", destination.parent_fd
+    moves = dir_fd == source.parent_fd  # the source itself, and not its copy
     try:
-        with destination.locked():
+        with locked_together(destination, *((source,) if moves else ())):
+            if moves:  # another request may have replaced the source
+                source.restat()
+                check_conditions(request, source)
             tree.check_parent(destination)
             replaced = destination.restat() is not None
             if replaced:
@@ -232,15 +254,15 @@ def publish(
                 if source.is_directory or destination.is_directory:
                     aside = set_aside(tree, destination)
             try:
-                os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
+                os.rename(name, destination.name, src_dir_fd=dir_fd, dst_dir_fd=parent_fd)
             except OSError:
                 if aside:
                     back, aside = aside, ""
-                    os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
+                    os.rename(back, destination.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
                 raise
     finally:
         if aside:
-            discard(parent, aside)
+            discard(parent_fd, aside)
     return replaced
 
 
@@ -254,7 +276,7 @@ def set_aside(tree: Tree, destination: DavPath) -> str:
     if destination.is_directory:
         check_members(tree, destination, destination.path, destination.real)
     aside = hidden_name()
-    os.rename(destination.name, aside, src_dir_fd=destination.parent, dst_dir_fd=destination.parent)
+    os.rename(destination.name, aside, src_dir_fd=destination.parent_fd, dst_dir_fd=destination.parent_fd)
     return aside
 
 
@@ -275,14 +297,14 @@ def copy_beside(tree: Tree, source: DavPath, destination: DavPath, *, deep: bool
     """
     temporary = hidden_name()
     if not source.is_directory:
-        copy_file(source.parent, source.name, destination.parent, temporary)
+        copy_file(source.parent_fd, source.name, destination.parent_fd, temporary)
         return temporary
-    os.mkdir(temporary, dir_fd=destination.parent)
+    os.mkdir(temporary, dir_fd=destination.parent_fd)
     try:
         if deep:
             copy_members(tree, source, destination, temporary)
     except BaseException:
-        discard(destination.parent, temporary)
+        discard(destination.parent_fd, temporary)
         raise
     return temporary
 
@@ -293,49 +315,43 @@ def copy_members(tree: Tree, source: DavPath, destination: DavPath, temporary: s
     temporary: the name of the copy, in the directory of the destination.
     """
     left_out = ""
-    directory = source.open(DIRECTORY_FLAGS)
-    copy = os.open(temporary, DIRECTORY_FLAGS, dir_fd=destination.parent)
+    dir_fd = source.open(DIRECTORY_FLAGS)
+    copy_fd = os.open(temporary, DIRECTORY_FLAGS, dir_fd=destination.parent_fd)
     try:
-        for member in walk(directory, source.real):
+        for member in walk(dir_fd, source.real):
             if left_out and member.relative_path.startswith(left_out):
                 continue
             if not all(reachable(tree, member, each.path, each.real) for each in (source, destination)):
                 left_out = member.relative_path + "/" if member.is_directory else left_out
                 continue
             if member.is_directory:
-                os.mkdir(member.relative_path, dir_fd=copy)
+                os.mkdir(member.relative_path, dir_fd=copy_fd)
             else:
-                copy_file(member.directory, member.name, copy, member.relative_path)
+                copy_file(member.dir_fd, member.name, copy_fd, member.relative_path)
     finally:
-        os.close(copy)
-        os.close(directory)
+        os.close(copy_fd)
+        os.close(dir_fd)
 
 
-def copy_file(directory: int, name: str, target: int, target_name: str) -> None:
+def copy_file(dir_fd: int, name: str, target_fd: int, target_path: str) -> None:
     """Copy a file. The copy gets its name when it is complete, and has no execute bit. Raises OSError.
 
-    directory, target: descriptors of the two directories. name, target_name: paths below them.
+    dir_fd: the directory of the file. target_path: the copy's path, below the directory target_fd.
     """
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
-    try:
-        where, _, last = target_name.rpartition("/")
-        parent = os.open(where or ".", DIRECTORY_FLAGS, dir_fd=target)
-        try:
-            copy = NewFile(parent)
-            try:
-                copy_bytes(source, copy.descriptor)
-                os.rename(copy.ensure_name(), last, src_dir_fd=parent, dst_dir_fd=parent)
-                copy.name = ""
-            finally:
-                copy.close()
-        finally:
-            os.close(parent)
-    finally:
-        os.close(source)
+    with ExitStack() as descriptors:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+        descriptors.callback(os.close, source)
+        directory, _, target_name = target_path.rpartition("/")
+        parent_fd = os.open(directory or ".", DIRECTORY_FLAGS, dir_fd=target_fd)
+        descriptors.callback(os.close, parent_fd)
+        copy = NewFile(parent_fd)
+        descriptors.callback(copy.close)
+        copy_bytes(source, copy.descriptor)
+        copy.rename_to(target_name, parent_fd)
 
 
 def copy_bytes(source: int, target: int) -> None:
-    """Copy a file to an empty file; by sendfile(2) if it can write to files on this system. Raises OSError."""
+    """Copy a file to an empty one, both open; by sendfile(2) if it can write to files here. Raises OSError."""
     offset = 0
     try:
         while sent := os.sendfile(target, source, offset, KERNEL_COPY_BYTES):
@@ -347,12 +363,12 @@ def copy_bytes(source: int, target: int) -> None:
             write(target, data)
 
 
-def discard(parent: int, name: str) -> None:
+def discard(parent_fd: int, name: str) -> None:
     """Delete an unfinished copy, or a target that was set aside, as far as that is possible."""
     try:
-        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            delete_tree(parent, name)
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode):
+            delete_tree(parent_fd, name)
         else:
-            os.unlink(name, dir_fd=parent)
+            os.unlink(name, dir_fd=parent_fd)
     except (OSError, HTTPError):
         pass

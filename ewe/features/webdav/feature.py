@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.features.static import Static
 from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
-from ewe.features.webdav.tree import DavPath, Tree, names_in, refusal
+from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree, names_in, refusal
 from ewe.features.webdav.upload import put
 from ewe.gateway.own_names import misdirected_response
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -170,13 +170,13 @@ class WebDAV:
             first = properties.response_of(path, path.rstrip("/").rpartition("/")[2], file_status, wanted)
             if depth == "0" or not resource.is_directory:
                 return answer(properties.HEAD + first + properties.END)
-            directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+            dir_fd = resource.open(DIRECTORY_FLAGS)
         try:
             names = await io.call(self.member_names, request.path)
         except BaseException:
-            os.close(directory)
+            os.close(dir_fd)
             raise
-        members = Members(self.tree, io, directory, names, resource, wanted, properties.HEAD + first)
+        members = Members(self.tree, io, dir_fd, names, resource, wanted, properties.HEAD + first)
         return Response(207, (properties.CONTENT_TYPE,), members)
 
     def member_names(self, path: str) -> list[str]:
@@ -186,11 +186,11 @@ class WebDAV:
         itself, and uses no descriptor that the conversation closes.
         """
         with self.tree.resource(path) as resource:
-            directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+            dir_fd = resource.open(DIRECTORY_FLAGS)
             try:
-                return names_in(directory, resource.real, 403)
+                return names_in(dir_fd, resource.real, 403)
             finally:
-                os.close(directory)
+                os.close(dir_fd)
 
     def checked_status(self, resource: DavPath) -> os.stat_result:
         """Return the os.stat_result of a file or directory that the client may see.
@@ -211,18 +211,18 @@ class Members(Source):
         self,
         tree: Tree,
         io: Stream,
-        directory: int,
+        dir_fd: int,
         names: list[str],
         resource: DavPath,
         wanted: Wanted,
         head: str,
     ) -> None:
-        """directory: the open descriptor of `resource`. names: of its members. wanted: the properties to send.
+        """dir_fd: the open directory of `resource`. names: of its members. wanted: the properties to send.
 
         head: the first part of the answer. close() closes the descriptor. But if the client leaves while an
         executor thread runs piece(), the stream closes it after the thread.
         """
-        self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
+        self.tree, self.io, self.dir_fd, self.wanted = tree, io, dir_fd, wanted
         self.path, self.real = resource.path, resource.real
         # "" after the first piece; None once piece() has returned the last one
         self.head: str | None = head
@@ -234,7 +234,7 @@ class Members(Source):
         if self.head is None:
             return b""
         try:
-            return await self.io.call(self.piece, abandoned=lambda: os.close(self.directory))
+            return await self.io.call(self.piece, abandoned=lambda: os.close(self.dir_fd))
         except Disconnected:
             # An executor thread may still read the directory. The stream then calls `abandoned`.
             self.abandoned = True
@@ -261,7 +261,7 @@ class Members(Source):
         """Return the element of one member; "" if clients may not see it. Raises OSError without a descriptor."""
         path, real = f"{self.path}/{name}", f"{self.real.rstrip('/')}/{name}"
         try:
-            descriptor = os.open(name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=self.directory)
+            descriptor = os.open(name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=self.dir_fd)
         except OSError as reason:
             # A client that synchronizes two directories would take a missing member for a deleted one.
             if reason.errno in EXHAUSTED:
@@ -281,7 +281,7 @@ class Members(Source):
     async def close(self) -> None:
         """Close the directory, unless the stream closes it."""
         if not self.abandoned:
-            os.close(self.directory)
+            os.close(self.dir_fd)
 
 
 def href(resource: DavPath) -> str:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 from xml.parsers import expat
 
+from ewe.features.indexes import date
 from ewe.features.webdav.upload import etag_of
 from ewe.http.dates import http_date, with_four_digits
 from ewe.http.error_pages import html_escape
@@ -114,6 +114,7 @@ def parse_proppatch(data: bytes) -> Sequence[Name]:
     elements = Document(data).elements
     if elements[0][1:] != (DAV, "propertyupdate"):
         raise HTTPError(400, "webdav: the body of PROPPATCH is no propertyupdate")
+    # propertyupdate, set or remove, prop, and at depth 4 the properties
     return bounded([(space, name) for depth, space, name in elements if depth == 4])
 
 
@@ -131,7 +132,7 @@ def values_of(name: str, file_status: os.stat_result) -> dict[str, str]:
     # than mtime. The earlier of the two never shows a file as created after its last change.
     found = {
         "creationdate": iso_date(min(int(file_status.st_ctime), changed)),
-        "displayname": text(name),
+        "displayname": escaped(name),
         "getlastmodified": http_date(changed),
         "supportedlock": "",
     }
@@ -140,23 +141,22 @@ def values_of(name: str, file_status: os.stat_result) -> dict[str, str]:
     else:
         found |= {
             "getcontentlength": str(file_status.st_size),
-            "getcontenttype": text(content_type(name)),
-            "getetag": text(etag_of(file_status)),
+            "getcontenttype": escaped(content_type(name)),
+            "getetag": escaped(etag_of(file_status)),
             "resourcetype": "",
         }
     return found
 
 
-def text(value: str) -> str:
-    """Return a text as XML. U+FFFD replaces characters that XML does not allow."""
+def escaped(value: str) -> str:
+    """Return a text for XML. U+FFFD replaces characters that XML does not allow."""
     value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return html_escape("".join(c if c >= " " and c not in "\ufffe\uffff" else "\ufffd" for c in value))
 
 
 def iso_date(seconds: int) -> str:
-    """Return a time in the format of RFC 3339."""
-    year, month, day, hour, minute, second, *_ = time.gmtime(with_four_digits(seconds))
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+    """Return a time in the format of RFC 3339, or the nearest one whose year has four digits."""
+    return date(int(with_four_digits(seconds))) or ""
 
 
 def response_of(path: str, name: str, file_status: os.stat_result, wanted: Wanted) -> str:
@@ -194,5 +194,5 @@ def element(name: Name) -> str:
     """Return an empty element."""
     space, local = name
     if space == DAV:
-        return f"<D:{text(local)}/>"
-    return f'<x:{text(local)} xmlns:x="{text(space)}"/>' if space else f'<{text(local)} xmlns=""/>'
+        return f"<D:{escaped(local)}/>"
+    return f'<x:{escaped(local)} xmlns:x="{escaped(space)}"/>' if space else f'<{escaped(local)} xmlns=""/>'

@@ -3,7 +3,7 @@
 ewe opens the directories of a path one after the other, from the root. Each is opened relative to the previous one,
 and none may be a symbolic link (openat(2)):
 
-    /dav/notes/today.txt ─▶ open(root) ─▶ open("notes", dir_fd) ─▶ DavPath(parent=that descriptor, name="today.txt")
+    /dav/notes/today.txt ─▶ open(root) ─▶ open("notes", dir_fd) ─▶ DavPath(parent_fd, name="today.txt")
 
 All operations on the file then use the descriptor and the name. If a user replaces a directory by a symbolic link
 in between, this has no effect: the descriptor still refers to the directory that was opened.
@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from ewe.features.languages import answered_by
+from ewe.features.languages import paths_answered_by
 from ewe.features.static import hidden
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -59,13 +59,13 @@ def refusal(reason: OSError, what: str) -> HTTPError:
     return HTTPError(status, f"webdav: {what}: {reason.strerror}", RETRY if status == 503 else ())
 
 
-def names_in(directory: int, real: str, status: int) -> list[str]:
+def names_in(dir_fd: int, real: str, status: int) -> list[str]:
     """Return the names in a directory, sorted. May block.
 
-    directory: its descriptor. real: its path, for the message. Raises OSError; HTTPError with this status if the
+    dir_fd: its descriptor. real: its path, for the message. Raises OSError; HTTPError with this status if the
     directory has more than MAX_NAMES names.
     """
-    with os.scandir(directory) as items:
+    with os.scandir(dir_fd) as items:
         names = [item.name for item in islice(items, MAX_NAMES + 1)]
     if len(names) > MAX_NAMES:
         raise HTTPError(status, f"webdav: {real} has more than {MAX_NAMES} members")
@@ -75,12 +75,12 @@ def names_in(directory: int, real: str, status: int) -> list[str]:
 class DavPath:
     """A name in an open directory.
 
-    parent: the directory's descriptor. name: "" for the root itself. path: the path of the URL, without a slash at
-    its end. real: the full path of the file. file_status: its os.stat_result; None if the file does not exist.
+    parent_fd: the directory's descriptor. name: "" for the root itself. path: of the URL, without a slash at its
+    end. real: the full path of the file. file_status: its os.stat_result; None if the file does not exist.
     """
 
-    def __init__(self, parent: int, name: str, path: str, real: str) -> None:
-        self.parent = parent
+    def __init__(self, parent_fd: int, name: str, path: str, real: str) -> None:
+        self.parent_fd = parent_fd
         self.name = name
         self.path = path
         self.real = real
@@ -89,7 +89,7 @@ class DavPath:
     def restat(self) -> os.stat_result | None:
         """Update and return `file_status`. Raises HTTPError(403) if the name is neither a file nor a directory."""
         try:
-            self.file_status = os.stat(self.name or ".", dir_fd=self.parent, follow_symlinks=False)
+            self.file_status = os.stat(self.name or ".", dir_fd=self.parent_fd, follow_symlinks=False)
         except OSError as reason:
             self.file_status = None
             if reason.errno != errno.ENOENT:
@@ -107,13 +107,13 @@ class DavPath:
     def open(self, flags: int = os.O_RDONLY) -> int:
         """Open the file or directory, without following a link or waiting for a device. Raises OSError."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(self.name or ".", flags, dir_fd=self.parent)
+        return os.open(self.name or ".", flags, dir_fd=self.parent_fd)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the directory against changes by other requests. May block. Raises HTTPError(503)."""
         # A new descriptor is necessary: flock(2) does not distinguish two holders of one descriptor.
-        lock = os.open(".", DIRECTORY_FLAGS, dir_fd=self.parent)
+        lock = os.open(".", DIRECTORY_FLAGS, dir_fd=self.parent_fd)
         try:
             until = time.monotonic() + LOCK_TIMEOUT_S
             while True:
@@ -170,7 +170,7 @@ class Tree:
 
         For example, a client that writes /a.csv.gz or /a.en.csv changes the response for /a.csv.
         """
-        return all(self.covers(each) for each in answered_by(path, self.languages, self.index_names))
+        return all(self.covers(each) for each in paths_answered_by(path, self.languages, self.index_names))
 
     @contextmanager
     def resource(self, path: str, missing: int = 404) -> Iterator[DavPath]:
@@ -187,24 +187,24 @@ class Tree:
             raise HTTPError(403, "webdav: the name has control characters")
         names = [name for name in path[len(self.prefix) :].split("/") if name]
         real = "/".join((self.root.rstrip("/"), *names)) if names else self.root
-        parent = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in names[:-1]:
                 try:
-                    child = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
+                    child = os.open(name, DIRECTORY_FLAGS, dir_fd=parent_fd)
                 except OSError as reason:
                     status = missing if reason.errno in (errno.ENOENT, errno.ENOTDIR) else None
                     raise HTTPError(
                         status or refusal(reason, real).status,
                         f"webdav: {real}: {reason.strerror} ({name!r})",
                     ) from None
-                os.close(parent)
-                parent = child
-            yield DavPath(parent, names[-1] if names else "", path, real)
+                os.close(parent_fd)
+                parent_fd = child
+            yield DavPath(parent_fd, names[-1] if names else "", path, real)
         except UnicodeEncodeError:
             raise HTTPError(404, "webdav: no file has such a name") from None
         finally:
-            os.close(parent)
+            os.close(parent_fd)
 
     def check_parent(self, resource: DavPath) -> None:
         """Raise HTTPError if a resource's parent directory is no longer at the path where ewe opened it: 409.
@@ -214,7 +214,7 @@ class Tree:
         HTTPError(403) if there is a link at the path now; OSError.
         """
         with self.resource(resource.path, missing=409) as now:
-            if not os.path.samestat(os.fstat(now.parent), os.fstat(resource.parent)):
+            if not os.path.samestat(os.fstat(now.parent_fd), os.fstat(resource.parent_fd)):
                 raise HTTPError(409, f"webdav: the directory of {resource.real} was moved meanwhile")
 
     def check_path(self, path: str, *, is_directory: bool) -> None:
@@ -237,7 +237,7 @@ class Tree:
         """
         self.check_path(resource.path, is_directory=resource.is_directory)
         exists = resource.file_status is not None  # a new file has no mode yet: its directory stands for it
-        descriptor = resource.open(NAME_ONLY_FLAGS) if exists else os.dup(resource.parent)
+        descriptor = resource.open(NAME_ONLY_FLAGS) if exists else os.dup(resource.parent_fd)
         try:
             self.refuse_program(resource.real, descriptor)
         finally:

@@ -55,19 +55,19 @@ class NewFile:
     descriptor: the open file. name: the hidden name; "" if the file has none.
     """
 
-    def __init__(self, directory: int) -> None:
-        """Create the file. directory: a descriptor that stays open while this object is used. Raises OSError."""
-        self.directory = directory
+    def __init__(self, dir_fd: int) -> None:
+        """Create the file. dir_fd: its directory, which stays open while this object is used. Raises OSError."""
+        self.dir_fd = dir_fd
         self.name = ""
         if TMPFILE:
             try:
-                self.descriptor = os.open(".", UNNAMED_FILE_FLAGS, 0o666, dir_fd=directory)
+                self.descriptor = os.open(".", UNNAMED_FILE_FLAGS, 0o666, dir_fd=dir_fd)
                 return
             except OSError as reason:
                 if reason.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
         name = hidden_name()
-        self.descriptor = os.open(name, NEW_FILE_FLAGS, 0o666, dir_fd=directory)
+        self.descriptor = os.open(name, NEW_FILE_FLAGS, 0o666, dir_fd=dir_fd)
         self.name = name
 
     def ensure_name(self) -> str:
@@ -76,29 +76,30 @@ class NewFile:
             name = hidden_name()
             # A file opened with O_TMPFILE has no name, and gets one by this link: open(2).
             source = f"/proc/self/fd/{self.descriptor}"
-            os.link(source, name, dst_dir_fd=self.directory, follow_symlinks=True)
+            os.link(source, name, dst_dir_fd=self.dir_fd, follow_symlinks=True)
             self.name = name
         return self.name
 
     def take_name(self, resource: DavPath) -> None:
-        """Give the file the name of a resource, in one step. It replaces the old file. Raises OSError.
-
-        The new file gets the mode of the old one, without execute bits.
-        """
+        """Replace the file of a resource, in one step; keep its mode, without execute bits. Raises OSError."""
         if resource.file_status is not None:
             os.fchmod(self.descriptor, stat.S_IMODE(resource.file_status.st_mode) & 0o666)
-        os.rename(self.ensure_name(), resource.name, src_dir_fd=self.directory, dst_dir_fd=resource.parent)
+        self.rename_to(resource.name, resource.parent_fd)
+
+    def rename_to(self, name: str, dir_fd: int) -> None:
+        """Publish the file under a name in a directory, in one step. Raises OSError."""
+        os.rename(self.ensure_name(), name, src_dir_fd=self.dir_fd, dst_dir_fd=dir_fd)
         self.name = ""
 
     def close(self) -> None:
-        """Close the file, and delete it unless take_name() has published it.
+        """Close the file, and delete it unless rename_to() has published it.
 
         The kernel deletes a file without a name when its last descriptor is closed.
         """
         os.close(self.descriptor)
         if self.name:
             try:
-                os.unlink(self.name, dir_fd=self.directory)
+                os.unlink(self.name, dir_fd=self.dir_fd)
             except OSError:
                 pass  # an administrator has deleted the file already
 
@@ -126,7 +127,7 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
             raise HTTPError(405, f"webdav: PUT to the directory {resource.real}", (NOT_A_FILE,))
         try:
             tree.check_resource(resource)
-            file = NewFile(resource.parent)
+            file = NewFile(resource.parent_fd)
         except OSError as reason:
             raise refusal(reason, resource.real) from None
         descriptors.callback(file.close)
@@ -189,7 +190,7 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
 
 def etag_of(file_status: os.stat_result) -> str:
     """Return the entity tag that the response to a GET of the file has."""
-    return File("", file_status, kind="", coding="", varies=False).etag
+    return File("", file_status, media_type="", coding="", varies=False).etag
 
 
 def check_conditions(request: Request, resource: DavPath) -> None:
