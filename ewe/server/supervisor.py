@@ -444,9 +444,9 @@ class Supervisor(WorkerSlots):
         """
         for each in self.next_generation():
             self.handle_event(each, Event.RETIRE)
+        self.cancel_starts()  # first: the slots that only the change uses have starts, too
         if factory.workers != change.factory.workers:  # otherwise TTIN and TTOU have changed them, and count
             self.slots_in_use, self.growing.span = set(change.slots), change.span
-        self.cancel_starts()
         self.change = None
 
     def read_reports(self) -> None:

@@ -404,7 +404,10 @@ def test_a_configuration_with_an_error_changes_nothing(serving: Rehearsal) -> No
     assert serving.states() == {101: "SERVING", 102: "SERVING"} and serving.change is None
 
 
-def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str]) -> None:
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str], workers: int) -> None:
+    """No worker starts later in a slot that only the change has used."""
+    serving.made.next_workers = CountRange(workers)
     serving.may_fork = False
     serving.reload()
     assert log == ["the new workers cannot start, the old ones go on: not all could be forked"]
