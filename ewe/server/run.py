@@ -78,7 +78,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     Owner.account = owner_of(config.user, config.group)
     with managed_programs(config, config.user) as programs:
         if programs is not None:
-            config, reread = completed_by_programs(programs, config, reread)
+            config, reread = completed_by(programs.completed, config, reread)
         return serve_alone(ProcessorFactory(config, reread, programs=programs))
 
 
@@ -91,49 +91,48 @@ def serve_alone(factory: ProcessorFactory) -> int:
         if config.user or config.group:
             load_late_modules()  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
-        for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
+        for warning in access_warnings(config):
             logger.errors.warning(warning)
         return run(factory, sockets)
 
 
 def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> int:
-    """Serve, and run an X-Switch beside the workers. X-Switch keeps root, to start programs as their owners."""
+    """Serve, and run an X-Switch beside the workers. X-Switch keeps root, to start programs as their owners.
+
+    Return the exit status. Raises StartError, ConfigError.
+    """
     if reason := no_xswitch(config):
         raise StartError(reason)
     from ewe.server.xswitch_process import XSwitchProcess
 
     with sockets_in_temporary_directory():
         xswitch_process = XSwitchProcess(config)
-    Owner.account = owner_of(xswitch_process.user, config.group)
-    if xswitch_process.user:
-        load_late_modules()
+    user, group = xswitch_process.user, config.group  # of the workers
     try:
-        # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
-        completed = xswitch_process.completed
-        with managed_programs(config, xswitch_process.user) as programs:
+        Owner.account = owner_of(user, group)
+        if user:
+            load_late_modules()
+        with managed_programs(config, user) as programs:
             if programs is not None:
-                config, reread = completed_by_programs(programs, config, reread)
+                config, reread = completed_by(programs.completed, config, reread)
             factory = ProcessorFactory(
-                completed(config),
-                (lambda: completed(reread())) if reread else None,
-                xswitch_process,
-                programs,
+                *completed_by(xswitch_process.completed, config, reread), xswitch_process, programs
             )
             with listening_sockets(factory) as sockets:
                 start_programs(factory)
                 warn_about_settings_file(config)
                 for warning in call_as_account(
-                    xswitch_process.user,
-                    config.group,
-                    lambda: [
-                        *closed_directory_warnings(config),
-                        *log_rotation_warnings(config, rotates_as_root=True),
-                    ],
+                    user, group, lambda: access_warnings(config, rotates_as_root=True)
                 ):
                     logger.errors.warning(warning)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
+
+
+def access_warnings(config: Config, rotates_as_root: bool = False) -> list[str]:
+    """Return the warnings about files that this process may not read, or could not open again after a rotation."""
+    return [*closed_directory_warnings(config), *log_rotation_warnings(config, rotates_as_root)]
 
 
 @contextmanager
@@ -164,12 +163,11 @@ def sockets_in_temporary_directory() -> Iterator[None]:
         raise StartError(f"no sockets in a temporary directory: {reason} (TMPDIR)") from None
 
 
-def completed_by_programs(
-    programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
+def completed_by(
+    complete: Callable[[Config], Config], config: Config, reread: Callable[[], Config] | None
 ) -> tuple[Config, Callable[[], Config] | None]:
-    """Return the configuration and `reread`, both completed by the addresses of the programs."""
-    completed = programs.completed
-    return completed(config), (lambda: completed(reread())) if reread else None
+    """Return the configuration and `reread`, both completed by the addresses of programs or of X-Switch."""
+    return complete(config), (lambda: complete(reread())) if reread else None
 
 
 def start_programs(factory: ProcessorFactory) -> None:
