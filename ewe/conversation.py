@@ -92,7 +92,7 @@ async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
                 keep_alive, pending = await end_exchange(stream, request, pending, keep_alive, began)
             if not keep_alive:
                 return
-            pending = pending or await stream.next_request(site.idle)
+            pending = pending or await stream.next_request(site.idle_s)
     except RefusedHead as refused:
         await refuse(stream, refused, began)
     except (Timeout, Disconnected):

@@ -136,8 +136,8 @@ class PollSet:
         try:
             while True:
                 self.hand_over()
-                left = max(expires - time.monotonic(), 0)
-                found = self.poll_object.poll(None if seconds < 0 else math.ceil(left * 1000))
+                left_s = max(expires - time.monotonic(), 0)
+                found = self.poll_object.poll(None if seconds < 0 else math.ceil(left_s * 1000))
                 if ready := self.still_wanted(found):
                     return ready
                 if time.monotonic() >= expires:

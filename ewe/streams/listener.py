@@ -57,7 +57,7 @@ from ewe.streams.descriptors import nonblocking_pipe
 # workers may still need the path, and the server's user may not be allowed to search its directory.
 KEEPS_SOCKET_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 # Bytes, unix(7). BSD and macOS have the smaller limit.
-MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
+MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
 ACCEPT_PAUSE_S = 0.1  # seconds without accepting after a failure, such as no descriptor or memory left
 LOG_EVERY_S = 10.0  # seconds between two log lines about a failed accept(2)
@@ -176,8 +176,8 @@ def try_unix(path: str) -> str:
         raise StartError(f"unix:{path}: there is no directory {directory}; make it")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"unix:{path}: {directory} may not be written; choose another path")
-    if len(os.fsencode(path)) > MAX_UNIX_PATH:
-        raise StartError(f"unix:{path} has more than {MAX_UNIX_PATH} bytes; choose a shorter path")
+    if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        raise StartError(f"unix:{path} has more than {MAX_UNIX_PATH_BYTES} bytes; choose a shorter path")
     return ""
 
 
@@ -380,7 +380,7 @@ class Listener:
     def limit_sends(self, seconds: float) -> None:
         """Set the longest wait of a send(2) to clients that are accepted from now on (write-timeout)."""
         for sock in self.sockets.values():
-            set_timeouts(sock, None, seconds)
+            set_timeouts(sock, send_s=seconds)
 
     def end_turn(self, descriptor: int) -> None:
         """Let other processes accept the next connections of a listening socket: go to the end of the list."""
