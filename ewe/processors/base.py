@@ -121,7 +121,7 @@ class Processor(Accounts):
         for stream in list(self.live):
             stream.abort()
 
-    def signalled(self, number: int) -> None:
+    def signalled(self, signum: int) -> None:
         """Pass a signal on to child processes, after the server has handled it. By default there are none."""
 
 

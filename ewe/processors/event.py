@@ -246,7 +246,7 @@ class Event(Processor):
         for stream in list(self.streams):
             stream.check_deadline(now)
 
-    # A signal handler may call finish() and abort(), at any point of the loop's work.
+    # Called by a signal handler
 
     def retire(self) -> None:
         """Stop accepting, and close each connection after its next exchange; end run_forever()."""

@@ -134,8 +134,8 @@ class ProgramManager:
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
         try:
-            for number in IGNORED:
-                signal.signal(number, signal.SIG_IGN)
+            for signum in IGNORED:
+                signal.signal(signum, signal.SIG_IGN)
             for program in self.programs:
                 program.preload()
             if os.geteuid() == 0:
@@ -173,11 +173,11 @@ class ProgramManager:
         """USR1: have the manager open its logs again. It writes the messages of the programs."""
         self.signal(signal.SIGUSR1)
 
-    def signal(self, number: int) -> bool:
+    def signal(self, signum: int) -> bool:
         """Send a signal to the manager; return whether it runs. Only its parent process can."""
         runs = self.pid != 0 and not self.has_ended()
         if runs:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signum)
         return runs
 
     def has_ended(self) -> bool:
@@ -249,13 +249,13 @@ class ProgramProcess:
             return self.process.poll() is not None
         return child_processes.has_exited(self.pid)
 
-    def signal(self, number: int) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the process and to all other processes of its group.
 
         The exit status must not have been read: another group could have the number then.
         """
         try:
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signum)
         except OSError:
             pass  # no process of the group is left
 
@@ -318,7 +318,7 @@ class ManagerProcess:
         """Run until the server has ended, then end all processes."""
         reader, writer = nonblocking_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends poll()
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # with a handler, the signal ends poll()
         signal.signal(signal.SIGHUP, self.on_reload)
         signal.signal(signal.SIGUSR1, self.on_reopen)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
@@ -353,11 +353,11 @@ class ManagerProcess:
         seconds = self.seconds_to_next_action()
         return {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)}
 
-    def on_reload(self, number: int, frame: object) -> None:
+    def on_reload(self, signum: int, frame: object) -> None:
         """HUP: note that the processes must be replaced."""
         self.restarting = True
 
-    def on_reopen(self, number: int, frame: object) -> None:
+    def on_reopen(self, signum: int, frame: object) -> None:
         """USR1: note that the logs must be opened again."""
         self.reopening = True
 

@@ -48,9 +48,9 @@ from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
 from ewe.server.stopping import Stopping
 from ewe.server.worker import (
+    COUNT_IS_FIXED,
     FAILED,
     HANDLED,
-    ONLY_MANY,
     STOPPED,
     STOPS,
     UNUSABLE,
@@ -112,7 +112,7 @@ SIGNALS: dict[int, SignalAction] = {
     signal.SIGTTOU: SignalAction(RUNNING, "change_count", (-1,)),
     signal.SIGUSR1: SignalAction(ALWAYS, "reopen_logs"),
     signal.SIGUSR2: SignalAction(ALWAYS, "log_status"),
-    **{number: SignalAction(ALWAYS, "stop", (number,)) for number in STOPS},
+    **{signum: SignalAction(ALWAYS, "stop", (signum,)) for signum in STOPS},
 }
 
 # The order counts: if one method begins a change or a stop, the next ones belong to the new state.
@@ -208,8 +208,8 @@ class Supervisor(WorkerSlots):
 
     def handle_signals(self) -> None:
         """Call the method that SIGNALS names for each noted signal that has an effect in the server's state."""
-        for number in self.noted.take():
-            action = SIGNALS.get(number)
+        for signum in self.noted.take():
+            action = SIGNALS.get(signum)
             if action is not None and self.state in action.states:
                 getattr(self, action.method)(*action.arguments)
 
@@ -227,27 +227,27 @@ class Supervisor(WorkerSlots):
         )
         self.signal_workers(signal.SIGUSR2)
 
-    def signal_workers(self, number: int) -> None:
+    def signal_workers(self, signum: int) -> None:
         """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
         for each in self.workers.values():
-            if each.slot != XSWITCH or number == signal.SIGKILL:
-                self.send_signal(each, number)
+            if each.slot != XSWITCH or signum == signal.SIGKILL:
+                self.send_signal(each, signum)
 
-    def signal_xswitch(self, number: int) -> None:
+    def signal_xswitch(self, signum: int) -> None:
         """Send a signal to X-Switch, if there is one."""
         for each in self.workers.values():
             if each.slot == XSWITCH:
-                self.send_signal(each, number)
+                self.send_signal(each, signum)
 
-    def send_signal(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, signum: int) -> None:
         """Send a signal to a worker."""
-        os.kill(worker.pid, number)  # the worker is not reaped yet, so no other process has its id
+        os.kill(worker.pid, signum)  # the worker is not reaped yet, so no other process has its id
 
-    def stop(self, number: int) -> None:
+    def stop(self, signum: int) -> None:
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         if not self.stopping:
             systemd.notify("STOPPING=1")
-        self.signal_workers(self.stopping.begin_or_hasten(number, self.factory.config.grace))
+        self.signal_workers(self.stopping.begin_or_hasten(signum, self.factory.config.grace))
 
     def kill_at(self) -> float:
         """Return the time.monotonic() at which the stop takes too long."""
@@ -262,7 +262,7 @@ class Supervisor(WorkerSlots):
     def change_count(self, difference: int) -> None:
         """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
         if self.factory.serves_in_one:
-            logger.errors.warning(ONLY_MANY)
+            logger.errors.warning(COUNT_IS_FIXED)
             return
         span = self.growing.span.shifted(difference)
         if span == self.growing.span:
@@ -278,9 +278,9 @@ class Supervisor(WorkerSlots):
         for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 
-    def start_more(self, number: int) -> None:
+    def start_more(self, count: int) -> None:
         """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
-        for slot in self.free_slots(number):
+        for slot in self.free_slots(count):
             self.slots_in_use.add(slot)
             self.start(slot)
             if self.slots[slot].due_at is not None:  # this slot tries again, and no others beside it
@@ -306,21 +306,19 @@ class Supervisor(WorkerSlots):
         """
         moment = self.next_look_at_workers()
         if moment is not None and moment <= time.monotonic():
-            number, not_needed = self.plan_growth()
-            self.start_more(number)
+            missing, not_needed = self.plan_growth()
+            self.start_more(missing)
             for each in not_needed:
                 self.retire_slot(each.slot)
-            if number or not_needed:
-                why = "all were busy" if number else f"{len(not_needed)} were idle"
+            if missing or not_needed:
+                why = "all were busy" if missing else f"{len(not_needed)} were idle"
                 logger.errors.info(f"{len(self.slots_in_use)} workers, since {why}")
         self.growing.seats.tell_whether_more_start(self.state is STEADY and self.may_start_more())
 
     # Events of workers: the methods that worker_table.TABLE names, and their callers
 
     def handle_event(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
-        """Call the method that the table names for an event. code: the exit code, if the event is the end of the
-        worker.
-        """
+        """Call the method that worker_table.TABLE names for an event. code: the exit code of an ended worker."""
         getattr(self, worker.apply_event(event))(worker, code)
 
     def do_nothing(self, worker: WorkerProcess, code: int) -> None:
@@ -559,9 +557,9 @@ class Supervisor(WorkerSlots):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         return pid
 
-    def new_worker(self, slot: int, number: int) -> int:
-        """Run a worker in the forked process; return its exit status. number: of its seat."""
-        seat = Seat(self.growing.seats.map, number)
+    def new_worker(self, slot: int, seat_number: int) -> int:
+        """Run a worker in the forked process; return its exit status."""
+        seat = Seat(self.growing.seats.map, seat_number)
         tells_sources = self.sources is not None
         new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, tells_sources, seat)
         try:
@@ -573,10 +571,10 @@ class Supervisor(WorkerSlots):
     def start_due(self) -> None:
         """Start the workers that are due, and hurry the retiring ones whose time is over."""
         now = time.monotonic()
-        for number, slot in list(self.slots.items()):
-            if slot.is_due(now):
-                slot.due_at = None
-                self.start(number)
+        for slot, child in list(self.slots.items()):
+            if child.is_due(now):
+                child.due_at = None
+                self.start(slot)
         for each in list(self.workers.values()):
             if each.is_to_hurry(now):
                 self.handle_event(each, Event.HURRY)
@@ -584,12 +582,12 @@ class Supervisor(WorkerSlots):
     def reap(self) -> None:
         """Reap the workers that have ended, and act on their exit status."""
         # Each worker leaves `workers` before the next one is reaped: a signal to a reaped process would fail.
-        for pid, raw in orphans.reap(self.workers):
+        for pid, wait_status in orphans.reap(self.workers):
             self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
-            if worker.slot != XSWITCH:  # which has no seat
+            if worker.slot != XSWITCH:  # X-Switch has no seat
                 self.growing.seats.free_seat(worker.seat)
-            code = os.waitstatus_to_exitcode(raw)
+            code = os.waitstatus_to_exitcode(wait_status)
             if code < 0:
                 orphans.kill_orphans(self.workers)
             self.handle_end(worker, code)

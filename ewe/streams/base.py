@@ -142,7 +142,7 @@ class MinRate:
 class Child(Protocol):
     """A program started for one connection (ewe.gateway.programs). It ends with the connection, or before."""
 
-    def signal(self, number: int) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the program and to the processes that it started. Any thread may call this."""
 
     def kill(self) -> None:

@@ -88,9 +88,9 @@ class Rehearsal(Supervisor):
         pid = next(self.numbers)
         self.workers[pid] = WorkerProcess(pid, X, self.generation, State.SERVING)
 
-    def send_signal(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, signum: int) -> None:
         assert self.workers[worker.pid] is worker, "a signal to a process that is reaped"
-        self.sent.append((worker.pid, number))
+        self.sent.append((worker.pid, signum))
 
     # The events of a worker, and the reaction of run()
 
