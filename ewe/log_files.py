@@ -188,12 +188,15 @@ class LogFile:
         self.careful = self.may_block or self.losses.is_open()
 
     def take_over(self, old: LogFile) -> None:
-        """Take over the descriptor and the counters of an old log, since a thread may be writing to it."""
+        """Take over the counters of an old log, and its descriptor, to which a thread may be writing.
+
+        A Syslog has no descriptor for lines. A thread that writes to an old one keeps it open.
+        """
         if old.path != self.path:
             old.report()
         self.losses = old.losses
         self.careful = self.may_block or self.losses.is_open()
-        if old.descriptor > 2 and self.descriptor > 2 and not isinstance(old, Syslog):
+        if old.descriptor > 2 and self.descriptor > 2 and Syslog not in (type(old), type(self)):
             os.dup2(self.descriptor, old.descriptor, inheritable=False)
             os.close(self.descriptor)
             self.descriptor = old.descriptor
@@ -320,12 +323,6 @@ class Syslog(LogFile):
             reason = f"no log daemon at {self.address}: {error.strerror or error}"
             raise OSError(error.errno, reason, self.path) from None
         self.descriptor = self.socket.fileno()
-
-    def take_over(self, old: LogFile) -> None:
-        """Take over the counters of an old log. A thread that writes to the old log still keeps it open."""
-        if old.path != self.path:
-            old.report()
-        self.losses = old.losses
 
     def close(self) -> None:
         """Close a log that will not be used."""

@@ -20,10 +20,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, RequestCache, Response
-from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts
 from ewe.log_files import PIPE_BUF, STANDARD_ERROR, STANDARD_OUTPUT, LogFile, has_room, open_log
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
@@ -319,13 +320,19 @@ class AccessLog:
         ])  # fmt: skip
 
 
+class SiteLog(NamedTuple):
+    """The settings of one site's access log. form: its format, as in AccessLog."""
+
+    host: VirtualHost
+    path: str
+    form: str
+
+
 class SiteLogs(AccessLog):
     """The access logs of several sites. Each exchange is written to the log of its site. Sites may share a log."""
 
-    def __init__(
-        self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str], before: Mapping[str, int]
-    ) -> None:
-        """Open the log of each site. sites: (the site's Host, path, format). Raises OSError, ValueError."""
+    def __init__(self, sites: Sequence[SiteLog], notes: Mapping[str, str], before: Mapping[str, int]) -> None:
+        """Open the log of each site. Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
         self.notes = dict(notes)
         try:
@@ -472,13 +479,12 @@ def open_logs(
     loglevel: str,
     access_log: str,
     log_format: str,
-    sites: Sequence[tuple[Host, str, str]] = (),
+    sites: Sequence[SiteLog] = (),
 ) -> None:
     """Open both logs in place of the open ones.
 
-    sites: (Host, path, format) of the access logs of several sites, instead of access_log. Sites that all have the
-    same log need no choice for each line: it is an AccessLog then, and no SiteLogs.
-    Raises OSError; ValueError for an invalid format.
+    sites: the access logs of several sites, instead of access_log. Sites that all have the same log need no choice
+    for each line: it is an AccessLog then, and no SiteLogs. Raises OSError; ValueError for an invalid format.
     """
     global errors, access
     before = {file.path: file.descriptor for file in (errors.file, *access.files)}

@@ -29,9 +29,7 @@ HEX_DIGITS = b"0123456789abcdefABCDEF"
 
 
 class ChunkedDecoder:
-    """Decodes a chunked body: RFC 9112 section 7.1. feed() takes the bytes that arrive, in pieces of any size.
-
-        chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
+    """Decodes a chunked body. feed() takes the bytes that arrive, in pieces of any size.
 
     Extensions and trailers are checked and dropped (section 7.1.2 allows it). An incomplete line stays in `rest`.
     When `finished` is True, `rest` holds the bytes after the body. Raises HTTPError: 400; 413 above max_body; 431

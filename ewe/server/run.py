@@ -264,9 +264,9 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
 
 def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
     """Return whether one of the opened sockets has a site's address: another could not be bound there."""
-    from ewe.http.virtual_hosts import Host, listens_at
+    from ewe.http.virtual_hosts import VirtualHost, listens_at
 
-    site = Host(names=(), listen=socket_names([address]))
+    site = VirtualHost(names=(), listen=socket_names([address]))
     return any(listens_at(site, name) for name in opened)
 
 
@@ -275,14 +275,14 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
     If no site listens there, the first one answers (ewe.http.virtual_hosts).
     """
-    from ewe.http.virtual_hosts import Host, listens_at
+    from ewe.http.virtual_hosts import VirtualHost, listens_at
 
     all_sites = config.each_site()
     addresses = [socket_names(table.listen) for table in config.sites] or [()]  # of each site
     sites_here = [
         site_config
         for site_config, listen in zip(all_sites, addresses, strict=True)
-        if listens_at(Host(names=(), listen=listen), server_name(sock))
+        if listens_at(VirtualHost(names=(), listen=listen), server_name(sock))
     ]
     return any(each.tls == "self" or each.tls_cert is not None for each in sites_here or all_sites[:1])
 

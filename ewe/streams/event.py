@@ -378,8 +378,7 @@ class EventStream(Stream):
     ) -> T:
         """Have an executor thread call function(*arguments); pause, then return its result.
 
-        Raises the function's exceptions; Timeout after `seconds`; Disconnected. After Timeout or Disconnected the
-        result is dropped, and an executor thread calls `abandoned` once the function has ended (Stream.call()).
+        An executor thread also calls `abandoned`. Arguments and exceptions: Stream.call().
         """
         call = ExecutorCall(function, arguments, self.call_ended, abandoned)
         self.model.calls.put(call)

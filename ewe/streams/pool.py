@@ -124,8 +124,6 @@ class PoolStream(BlockingStream):
             try:
                 return self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
-                # Each byte of a slow client makes the main thread queue the conversation before it checks
-                # deadlines.
                 if time.monotonic() > self.expires:
                     raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
@@ -206,11 +204,7 @@ class PoolStream(BlockingStream):
         return min_rate
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Send `head`, then a part of a file with sendfile(2); with parking = always, pause while the buffer is
-        full.
-
-        Raises Timeout; Disconnected, also if the file has become shorter.
-        """
+        """Send as a BlockingStream does; with parking = always, pause while the socket's buffer is full."""
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
         if count <= COPIED_BYTES:

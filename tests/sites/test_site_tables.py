@@ -15,7 +15,7 @@ from ewe.config.site_tables import is_below, parse_gateway
 from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
-from ewe.http.virtual_hosts import Host, VirtualHosts, wildcards_for
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts, wildcards_for
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -225,12 +225,12 @@ def test_prefixes_match_whole_segments() -> None:
 
 def test_virtual_hosts() -> None:
     hosts = VirtualHosts([
-        (Host(("a.example",)), "a"),
-        (Host(("*.a.example",)), "wild"),
-        (Host(("*.b.a.example",)), "wilder"),
-        (Host(()), "rest"),
-        (Host(("a.example",), (("127.0.0.2", 80),)), "there"),
-        (Host((), (("::", 81),)), "port 81"),
+        (VirtualHost(("a.example",)), "a"),
+        (VirtualHost(("*.a.example",)), "wild"),
+        (VirtualHost(("*.b.a.example",)), "wilder"),
+        (VirtualHost(()), "rest"),
+        (VirtualHost(("a.example",), (("127.0.0.2", 80),)), "there"),
+        (VirtualHost((), (("::", 81),)), "port 81"),
     ])  # fmt: skip
     here = ("127.0.0.1", 80)
     for host, found in {
@@ -244,7 +244,7 @@ def test_virtual_hosts() -> None:
     assert len(hosts.known) <= 1024
     # No name is so long. Its wildcards, one for each label, would be megabytes of text.
     assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and wildcards_for("." * 16_000) == []
-    named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
+    named = VirtualHosts([(VirtualHost(("a",)), 1), (VirtualHost(("b",)), 2)])
     assert named.choose("c", here) == 1
 
 
