@@ -186,19 +186,19 @@ def parse_gateway(text: str) -> GatewayValue:
     GatewayValue(kind='wsgi', target='wiki:app')
     """
     kind, colon, rest = text.partition(":")
-    if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
+    if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].target_kind):
         raise ValueError(text)
-    names = GATEWAYS[kind].names
-    rest = rest.removeprefix("//") if names != "url" else rest
-    if names == "address":
-        if parse_address(rest).kind == "fd":
+    target_kind = GATEWAYS[kind].target_kind
+    target = rest.removeprefix("//") if target_kind != "url" else rest
+    if target_kind == "address":
+        if parse_address(target).kind == "fd":
             raise ValueError(text)
-    elif names == "application":
-        if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", rest) is None:
+    elif target_kind == "application":
+        if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", target) is None:
             raise ValueError(text)
-    elif colon and not rest:
+    elif colon and not target:
         raise ValueError(text)
-    return GatewayValue(kind, rest)
+    return GatewayValue(kind, target)
 
 
 def _gateway(raw: object) -> tuple[str, ...]:
@@ -289,9 +289,9 @@ EXCLUSIVE_KEYS = {
 
 
 def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable, ...]:
-    """Return the tables [[site]] of a settings file. origin: of the key `site`. settings: of ewe, by key.
+    """Return the tables [[site]] of a settings file. Raises ConfigError.
 
-    Raises ConfigError.
+    raw: the value of the key `site`. origin: where that key stands, "ewe.toml line 3". settings: key -> Setting.
     """
     if not isinstance(raw, list | tuple) or not all(isinstance(each, Mapping) for each in raw):
         raise ConfigError(f"{origin}: site must be tables: write [[site]]")
@@ -309,7 +309,7 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
 
 
 def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
-    """Yield the lines of a file that has these tables."""
+    """Yield the lines of a TOML file that has these tables, each with its origin as a comment."""
     for site in sites:
         yield f"[[site]]  # {site.origin}"
         values = {key: value for key, value in site.values.items() if value}
@@ -340,7 +340,7 @@ def as_table(raw: Mapping[str, Any], origin: str) -> SourcedTable:
 
 
 def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
-    """Return one [[site]]. Raises ConfigError."""
+    """Return the values of one [[site]] and of its locations. Raises ConfigError."""
     site = SiteTable(table.origin, table.lines)
     allowed = {key: setting for key, setting in settings.items() if setting.scope != "server"}
     for key, raw in read_known_keys(site, table, SITE, allowed):
@@ -361,7 +361,7 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
 
 
 def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
-    """Return one [[site.location]]. Raises ConfigError."""
+    """Return the values of one [[site.location]]. Raises ConfigError."""
     matches = [key for key in MATCH if key in table]
     if len(matches) != 1:
         fault = f"not {' and '.join(matches)}" if matches else "and this one has none"
@@ -448,7 +448,7 @@ def check_gateway(location: LocationTable) -> None:
         raise ConfigError(
             f"{location.label_of(files[0])} says which files answer, and gateway = {kind} has none"
         )
-    if GATEWAYS[kind].names == "application" and location.kind != "prefix":
+    if GATEWAYS[kind].target_kind == "application" and location.kind != "prefix":
         raise ConfigError(
             f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.kind}"
         )

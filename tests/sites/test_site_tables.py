@@ -193,11 +193,11 @@ def test_gateways() -> None:
 def test_the_table_says_what_each_kind_of_gateway_names() -> None:
     """The value of each kind, what a second one of it does, and whether the location may say which files."""
     values = {"": "", "address": ":127.0.0.1:9000", "application": ":wiki:app", "url": "://127.0.0.1:9000"}
-    assert {kind.names for kind in GATEWAYS.values()} == values.keys()
+    assert {kind.target_kind for kind in GATEWAYS.values()} == values.keys()
     for name, kind in GATEWAYS.items():
         for names, rest in values.items():
-            if bool(names) == bool(kind.names):
-                assert parse_gateway(name + values[kind.names])[0] == name
+            if bool(names) == bool(kind.target_kind):
+                assert parse_gateway(name + values[kind.target_kind])[0] == name
             else:
                 with pytest.raises(ValueError, match=name):
                     parse_gateway(name + rest)
