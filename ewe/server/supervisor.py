@@ -17,7 +17,7 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
+    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_complete_change(): the old ones retire
                                            └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
@@ -228,7 +228,7 @@ class Supervisor(WorkerSlots):
         self.signal_workers(signal.SIGUSR2)
 
     def signal_workers(self, signum: int) -> None:
-        """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
+        """Send a signal to all workers. X-Switch gets only KILL: end_xswitch_last() stops it."""
         for each in self.workers.values():
             if each.slot != XSWITCH or signum == signal.SIGKILL:
                 self.send_signal(each, signum)
@@ -391,17 +391,10 @@ class Supervisor(WorkerSlots):
         if self.is_restarting():
             self.log_and_undo_change("not all could be forked")
 
-    def change_is_complete(self) -> bool:
-        """Return whether a change is in progress and the next generation serves in every slot."""
-        return self.change is not None and self.next_generation_serves()
-
     def end_complete_change(self) -> None:
-        """End the change if it is complete."""
-        if self.change_is_complete():
-            self.end_change()
-
-    def end_change(self) -> None:
-        """End the change: retire the old workers, since the next generation serves."""
+        """End the change once the next generation serves in every slot: retire the old workers."""
+        if self.change is None or not self.next_generation_serves():
+            return
         self.generation += 1
         self.change = None
         for each in self.workers_in_slots():
@@ -515,13 +508,9 @@ class Supervisor(WorkerSlots):
     def end_xswitch_last(self) -> None:
         """Stop X-Switch if the last worker has ended."""
         if self.has_only_xswitch():
-            self.end_xswitch()
-
-    def end_xswitch(self) -> None:
-        """Stop X-Switch, after the last worker has ended."""
-        for each in self.workers.values():
-            if each.state is SERVING:
-                self.handle_event(each, Event.RETIRE)
+            for each in self.workers.values():
+                if each.state is SERVING:
+                    self.handle_event(each, Event.RETIRE)
 
     def start(self, slot: int, state: State = STARTING) -> None:
         """Start a worker in a slot. During a change, it belongs to the next generation."""

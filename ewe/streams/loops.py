@@ -139,7 +139,6 @@ class SameLoopChannel:
 
     def close(self) -> None:
         """Do nothing: the channel has no descriptor."""
-        pass
 
 
 class CrossThreadChannel:

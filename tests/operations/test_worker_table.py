@@ -97,14 +97,13 @@ class Rehearsal(Supervisor):
     def serves(self, *pids: int) -> None:
         for pid in pids:
             self.handle_event(self.workers[pid], Event.READY)
-        if self.change_is_complete():
-            self.end_change()
+        self.end_complete_change()
 
     def ends(self, pid: int, code: int, failure: str = "") -> None:
         self.workers[pid].failure = failure
         self.handle_end(self.workers.pop(pid), code)
-        if self.change_is_complete() and not self.stopping:
-            self.end_change()
+        if not self.stopping:
+            self.end_complete_change()
 
     def passes(self) -> None:
         """Let the time come in which every planned start is due."""
@@ -729,8 +728,8 @@ def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -
     assert (xswitch, TERM) not in serving.sent
     for pid in [pid for pid in serving.workers if pid != xswitch]:
         serving.ends(pid, STOPPED)
-    serving.end_xswitch()
-    serving.end_xswitch()
+    serving.end_xswitch_last()
+    serving.end_xswitch_last()
     assert serving.sent[-1] == (xswitch, TERM) and serving.sent.count((xswitch, TERM)) == 1
     serving.ends(xswitch, -TERM)  # before it had a handler
     assert serving.stopping.status == STOPPED
