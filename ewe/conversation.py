@@ -293,8 +293,8 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
     response: Response
     try:
         if request.length is None:
-            if stream.connected is not None:  # a proxy's previous request may have named another client
-                stream.client = stream.connected.client
+            if stream.endpoints is not None:  # a proxy's previous request may have named another client
+                stream.client = stream.endpoints.client
             await request.body.look_ahead()
         response = await site.respond(request, stream)
     except HTTPError as error:
@@ -318,8 +318,8 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
     """Answer a request whose head was refused, and end the connection."""
     error = refused.error
     head = refused.head
-    if stream.connected is not None:  # a trusted proxy may have named another client in its previous request
-        stream.client = stream.connected.client
+    if stream.endpoints is not None:  # a trusted proxy may have named another client in its previous request
+        stream.client = stream.endpoints.client
     if error.offset is not None:
         # Keep only the bytes up to the faulty one, so that the log line does not depend on how many have arrived.
         head = head[: error.offset + 1]

@@ -202,10 +202,10 @@ def hides_client(request: Request, io: Stream) -> bool:
     It may also send another field, or one such as "for=unknown" (RFC 7239 section 6.2): then the stream's client is
     the proxy itself.
     """
-    connected = io.connected
-    if connected is not None:
-        by_proxy_header = io.peer != connected.client
-        if by_proxy_header or (connected.trusted and io.client != connected.client):
+    endpoints = io.endpoints
+    if endpoints is not None:
+        by_proxy_header = io.peer != endpoints.client
+        if by_proxy_header or (endpoints.trusted and io.client != endpoints.client):
             return False
     return any(request.get(name) is not None for name in PASSED_ON)
 
