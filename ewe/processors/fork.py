@@ -123,7 +123,7 @@ class Fork(Processor):
         self.listener.leave()
         self.refused.clear()
         self.children.clear()
-        self.retire_at = self.aborted = 0
+        self.max_served = self.aborted = 0
         stream = self.stream_of(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

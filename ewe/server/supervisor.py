@@ -138,7 +138,7 @@ class Supervisor(WorkerSlots):
         self.change: Change | None = None
         self.noted = NotedSignals()
         self.stopping = Stopping()
-        self.complain_from = 0.0
+        self.log_from = 0.0
         self.reports = Reports()
         self.sources: SourceWatcher | None = None
         if factory.config.reload:
@@ -532,8 +532,8 @@ class Supervisor(WorkerSlots):
         try:
             pid = os.fork()
         except OSError as reason:
-            if (now := time.monotonic()) >= self.complain_from:
-                self.complain_from = now + LOG_EVERY_S
+            if (now := time.monotonic()) >= self.log_from:
+                self.log_from = now + LOG_EVERY_S
                 logger.errors.error(f"cannot fork a worker: {reason.strerror}; trying again each second")
             self.slots[slot].plan(1)
             pid = -1

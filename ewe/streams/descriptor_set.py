@@ -226,7 +226,7 @@ def drain_pipe(reader: int) -> None:
 OPEN, UNREAD, ENDED, GONE = "open", "unread", "ended", "gone"
 
 
-def polled_state(fd: int, ended: bool) -> str:
+def polled_state(fd: int, *, ended: bool) -> str:
     """Return the present state of a peer, by poll(2). ended: it was ENDED before, so it is ENDED or GONE now."""
     watched = select.poll()
     watched.register(fd, 0 if ended else CLOSING)
@@ -234,10 +234,10 @@ def polled_state(fd: int, ended: bool) -> str:
     if not found:
         return ENDED if ended else OPEN
     [(_, events)] = found
-    return state_by_events(fd, events, ended)
+    return state_by_events(fd, events, ended=ended)
 
 
-def state_by_events(fd: int, events: int, ended: bool) -> str:
+def state_by_events(fd: int, events: int, *, ended: bool) -> str:
     """Return the state of a peer, from the events that poll(2) has returned for its socket.
 
     poll(2) was asked for the events CLOSING, or for none (0) if the peer was ENDED before. On a system with

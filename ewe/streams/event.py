@@ -26,7 +26,7 @@ Possible failures, and where each is prevented:
 - sendfile(2) bypasses the transport. Bytes in the transport's buffer must be sent first (drain). The loop lets
   no other code watch the transport's descriptor, so send_file() watches a duplicate.
 - A conversation that always finds bytes to read and room to write never pauses, and no other conversation runs.
-  After TURN_BYTES it goes on in the loop's next round (turn).
+  After TURN_BYTES it goes on in the loop's next round (yield_turn).
 
 Read next: processors/event.py, which makes the loop, the streams and the ticks.
 """
@@ -275,15 +275,15 @@ class EventStream(Stream):
             return
         self.handled_bytes = handled = handled + CALL_COST_BYTES + len(data)
         if handled > TURN_BYTES:
-            await self.turn()
+            await self.yield_turn()
 
     async def share(self, size: int) -> None:
         """Count `size` bytes of work; after TURN_BYTES pause until the next round of the loop."""
         self.handled_bytes += CALL_COST_BYTES + size
         if self.handled_bytes > TURN_BYTES:
-            await self.turn()
+            await self.yield_turn()
 
-    async def turn(self) -> None:
+    async def yield_turn(self) -> None:
         """Pause until the loop's next round. Every other connection that is ready comes first."""
         self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
@@ -381,7 +381,7 @@ class EventStream(Stream):
         An executor thread also calls `abandoned`. Arguments and exceptions: Stream.call().
         """
         call = ExecutorCall(function, arguments, self.call_ended, abandoned)
-        self.model.calls.put(call)
+        self.model.executor.put(call)
         try:
             await self.wait(Want.CALL, seconds)
         except BaseException:

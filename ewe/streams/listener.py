@@ -261,7 +261,7 @@ class Listener:
         self.backlog_poll: select.poll | None = None  # of the listening sockets alone
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
-        self.accept_from = self.complain_from = 0.0
+        self.accept_from = self.log_from = 0.0
         self.open_waiting()
 
     def open_waiting(self) -> None:
@@ -418,8 +418,8 @@ class Listener:
     def log_accept_failure(self, reason: OSError) -> None:
         """Log that accept(2) fails, at most once in LOG_EVERY_S."""
         now = time.monotonic()
-        if now >= self.complain_from:
-            self.complain_from = now + LOG_EVERY_S
+        if now >= self.log_from:
+            self.log_from = now + LOG_EVERY_S
             logger.errors.error(f"cannot accept: {reason.strerror}; new connections wait until it can")
 
     def has_waiting(self) -> bool:

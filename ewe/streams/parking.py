@@ -21,7 +21,7 @@ parks it. The first worker must not register the upstream's socket for a wait th
 replace that of the next wait. `is_over` prevents this. A conversation that goes on also removes `wake`, so a late
 set() wakes no conversation. A wake-up that comes too early does no harm: the caller of every wait checks again.
 
-Read next: processors/pool_parking.py, which calls park() and ready().
+Read next: processors/pool_parking.py, which calls park() and handle_ready().
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class UpstreamSockets:
         except OSError:  # resume the conversation: its next call meets the error
             poll.set()
 
-    def ready(self, descriptor: int) -> None:
+    def handle_ready(self, descriptor: int) -> None:
         """Resume the conversation that waits for a socket which epoll has reported, if one still waits."""
         poll = self.polls.pop(descriptor, None)
         if poll is not None:
@@ -193,7 +193,7 @@ def end_of_client(client: socket.socket, ended_at: float | None) -> float | None
     before. Raises Disconnected if the client has left.
     """
     descriptor = client.fileno()
-    state = GONE if descriptor < 0 else polled_state(descriptor, ended_at is not None)
+    state = GONE if descriptor < 0 else polled_state(descriptor, ended=ended_at is not None)
     if state == GONE:
         raise Disconnected
     return time.monotonic() if state == ENDED and ended_at is None else ended_at

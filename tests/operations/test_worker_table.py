@@ -20,7 +20,7 @@ from ewe import logger
 from ewe.config.count_range import CountRange
 from ewe.gateway import orphans
 from ewe.server import children
-from ewe.server.growing import HOLD_S, START_S
+from ewe.server.growing import LONG_WAIT_S, START_S
 from ewe.server.new_worker import NewWorker
 from ewe.server.reports import Reports
 from ewe.server.supervisor import SIGNALS, TASKS, ServerState, Supervisor
@@ -563,7 +563,7 @@ def test_an_idle_worker_that_takes_no_client_does_not_count(serving: Rehearsal) 
     serving.growing.seats.map[serving.workers[101].seat] = 1
     serving.growing.waits_since = time.monotonic()
     assert [each.pid for each in serving.idle_workers()] == [101]
-    serving.growing.waits_since -= HOLD_S
+    serving.growing.waits_since -= LONG_WAIT_S
     assert not serving.idle_workers()
 
 
@@ -615,7 +615,7 @@ def test_workers_let_go_of_their_clients_if_growth_does_not_help_soon(serving: R
     serving.growing.waits_since = time.monotonic()
     serving.grow_or_shrink()
     assert may_start[0]
-    serving.growing.waits_since -= HOLD_S
+    serving.growing.waits_since -= LONG_WAIT_S
     serving.grow_or_shrink()
     assert not may_start[0]
 
