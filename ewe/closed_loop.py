@@ -13,8 +13,7 @@ clients take little of the processors that the server needs.
 The loop ends after a time or after a number of requests. It carries bytes, and knows nothing of HTTP: an
 AnswerReader, made for each request, says when the answer is whole and whether it is right.
 
-No part of the server uses the loop. The lab and the grader do. Each is a package by itself, and neither needs the
-other: the server's package is the only one that both import.
+The lab and the grader use the loop. The server's package is the only one that both of them import.
 
 Possible failure: a connection that the client closes first stays in TIME_WAIT, and a port of the client is taken
 for a minute. A long run needs several addresses (`source`).

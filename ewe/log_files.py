@@ -22,9 +22,6 @@ the error log or, if that cannot be written either, on standard error. Later rep
 All processes of the server share the counters (Losses), which are made before fork(2). As long as no line is lost,
 this costs nothing: write() only checks `careful`, which it would have to check for a pipe anyway.
 
-**Other logs.** The system's log daemon gets each line as one datagram (Syslog). If standard error is connected to
-systemd's journal, each message begins with its priority (in_journal).
-
 **Partial lines.** A full disk may store only the beginning of a line. ewe then removes this part. If that is
 impossible, a line feed ends the part before the next line.
 """
@@ -234,7 +231,7 @@ class LogFile:
 
     def checked_write(self, data: bytes, level: str) -> str:
         """Write one line; return the reason why it could not be written, or ""."""
-        if self.has_clock:
+        if self.has_clock:  # the journal: a line begins with its severity, sd-daemon(3)
             data = b"<%d>%b" % (SEVERITIES[level], data)
         if self.torn:
             data = b"\n" + data

@@ -1,8 +1,6 @@
 """The access log and the error log.
 
-Each line is one write(2), so lines of several processes never mix. A log that cannot be written never stops the
-server: the line is lost, and counted (ewe.log_files). Control characters are escaped (\\x1b, \\n), so that no
-client can forge a line.
+ewe.log_files writes the lines. Control characters are escaped (\\x1b, \\n), so that no client can forge a line.
 
 Each process has one pair of logs, `errors` and `access`. open_logs() opens them once.
 

@@ -159,7 +159,7 @@ class Poller(Protocol):
         seconds: float,
         writable: int = -1,
     ) -> list[int]:
-        """Wait until a descriptor can be read, or `writable` can be written; return the ready descriptors.
+        """Wait until a descriptor can be read, or `writable` (-1: none) can be written; return the ready ones.
 
         seconds: the longest wait; after it the list is empty. since: the time.monotonic() of the program's last
         output. Raises Disconnected when the client has left, or when it has closed its sending side and the program

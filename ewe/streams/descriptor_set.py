@@ -24,8 +24,7 @@ the set then forgets it, too. If its number belongs to another file by then, the
 caller must therefore tolerate an event that it did not ask for, and register() and modify() accept any number,
 known or unknown.
 
-The time of a PollSet's poll() grows with the number of its descriptors. That is good enough for a laptop, but not
-for a server with many connections.
+PollSet.poll() takes time proportional to the number of descriptors: enough for a laptop.
 
 Read next: listener.py, parking.py.
 """

@@ -143,14 +143,9 @@ class PoolPoller(BlockingPoller):
     async def wait(
         self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
     ) -> list[int]:
-        """Pause until the one descriptor can be read, or written if it is `writable`; return it in a list.
+        """Wait in this thread for POLL_FIRST_S, then park, until the descriptor is ready. See Poller.wait().
 
-        Return [] after `seconds`. descriptors, writable: they may name one descriptor only; -1: none. since: the
-        time.monotonic() of the upstream's last output. Raises Disconnected when the client has left, or when it has
-        closed its sending side and the upstream has been silent for HALF_CLOSED_S.
-
-        An upstream often answers soon. The first POLL_FIRST_S are therefore waited in this thread, as long as each
-        wait of the request was that short: parking costs more than such a wait.
+        descriptors, writable: they may name one descriptor only.
         """
         descriptor = descriptors[0] if descriptors else writable
         # One entry of epoll watches one descriptor.
