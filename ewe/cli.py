@@ -75,7 +75,7 @@ def _check(config: Config) -> int:
     """
     from ewe.server.preflight import examine
 
-    feature(XSWITCH).process.check(config)
+    feature(XSWITCH).process.check(config)  # the settings file of X-Switch
     failures: list[str | ConfigError] = []
     try:
         config = choose_site(config)

@@ -58,12 +58,12 @@ UNPRINTABLE = Escapes(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = Escapes(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def escaped(text: str, what: Escapes = UNPRINTABLE) -> str:
-    """Return a text with the characters that match `what` escaped."""
+def escaped(text: str, escapes: Escapes = UNPRINTABLE) -> str:
+    """Return a text with the characters that match the pattern of `escapes` escaped."""
     # Nearly every text is printable ASCII. These four checks take a quarter of the time of the pattern's search.
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return text
-    return text.translate(what) if what.pattern.search(text) else text
+    return text.translate(escapes) if escapes.pattern.search(text) else text
 
 
 class ErrorLog:
@@ -462,14 +462,14 @@ def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], max_chars: int
 errors = ErrorLog()
 access = AccessLog()
 # Counts the exchanges, beside the access log (setting `status`). The second argument is the feature that answered.
-counter: Callable[[AccessLogEntry, str], None] | None = None
+count_exchange: Callable[[AccessLogEntry, str], None] | None = None
 
 
 def count_with(function: Callable[[AccessLogEntry, str], None]) -> None:
-    """Have each exchange of this process counted by a function, which may be called by many threads at once."""
-    global counter
-    counter = function
-    access.enabled = True
+    """Have each exchange of this process counted by a function, which many threads may call at once."""
+    global count_exchange
+    count_exchange = function
+    access.enabled = True  # an exchange needs its AccessLogEntry from now on
 
 
 def open_logs(
@@ -510,7 +510,7 @@ def open_logs(
     for file in (new_errors.file, *new_access.files):
         if file.descriptor >= 0:
             file.losses.share()  # the workers that are forked later count the lost lines together
-    new_access.enabled = new_access.writes or counter is not None
+    new_access.enabled = new_access.writes or count_exchange is not None
     errors, access = new_errors, new_access
 
 

@@ -460,7 +460,9 @@ def parse_saved_query(text: str) -> tuple[str, str, str]:
 
 def _saved_queries(raw: object) -> tuple[str, ...]:
     """Return the texts of saved queries, one or a list. Raises ValueError."""
-    items = (raw,) if isinstance(raw, str) else raw  # SQL has commas, and several lines
+    items = (
+        (raw,) if isinstance(raw, str) else raw
+    )  # texts() would divide it: SQL has commas, and several lines
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
     for item in items:

@@ -106,7 +106,7 @@ class ProgramManager:
         return config
 
     def start(self) -> None:
-        """Fork the manager. This process, and the processes that it forks later, keep the lifeline open.
+        """Fork the manager. This process, and those that it forks later, keep the writing end of the lifeline open.
 
         Raises StartError if the fork fails.
         """

@@ -236,7 +236,7 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wanted, *listen)))
 
 
-def unused_sockets(config: Config) -> Iterator[str]:
+def unused_socket_warnings(config: Config) -> Iterator[str]:
     """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
     unused = [
         each for each in systemd.inherited_addresses(os.environ) if config.bind and each not in config.bind
@@ -309,7 +309,7 @@ def log_start_warnings(config: Config, sockets: list[socket.socket]) -> None:
         *config.former_name_warnings(),
         *warnings_of_features(config, public_url),
         *htaccess_warnings(config),
-        *unused_sockets(config),
+        *unused_socket_warnings(config),
     ):
         logger.errors.warning(warning)
 

@@ -37,7 +37,7 @@ MIN_WAIT_RATIO = 100  # after a check of t seconds, take_changes() waits at leas
 MAX_DIRECTORIES = 1000  # that are watched; further ones are not
 # A directory that has changed more recently is read again, since another change may have the same time.
 FRESH_NS = 2_000_000_000
-NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+EXCLUDED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 Stamp = tuple[int, int, int]  # of a file: the time of its last change in ns, its size in bytes, its inode
 
 
@@ -127,7 +127,7 @@ class SourceWatcher:
                 path = os.path.join(directory, entry.name)
                 if entry.name.endswith(".py"):
                     found.append(path)
-                elif entry.is_dir(follow_symlinks=False) and not is_left_out(path):
+                elif entry.is_dir(follow_symlinks=False) and not is_excluded(path):
                     found.append(path + "/")
         return Directory(changed_ns, found)
 
@@ -150,10 +150,10 @@ def add_stamp(stamps: dict[str, Stamp], path: str) -> None:
     stamps[path] = about.st_mtime_ns, about.st_size, about.st_ino
 
 
-def is_left_out(directory: str) -> bool:
-    """Return whether a directory contains no sources of the program itself."""
+def is_excluded(directory: str) -> bool:
+    """Return whether a directory is not watched, since it has no sources of the program itself."""
     name = os.path.basename(directory)
-    return name in NEVER or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
+    return name in EXCLUDED or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
 
 
 @functools.cache
