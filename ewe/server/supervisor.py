@@ -35,6 +35,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -473,9 +474,11 @@ class Supervisor(WorkerSlots):
         """If source files have changed, log their names and begin a change to new workers."""
         if self.sources is None or not (changed := self.sources.take_changes()):
             return
-        names = ", ".join(os.path.relpath(path) for path in changed[:3])
+        first = changed[:3]
+        with suppress(FileNotFoundError):  # the current directory was removed, too
+            first = [os.path.relpath(path) for path in first]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        logger.errors.info(f"{names}{more} changed: starting new workers")
+        logger.errors.info(f"{', '.join(first)}{more} changed: starting new workers")
         old_factory = self.factory.copy()
         # Only a changed settings file is read again. If it has an error, renew() logs that, and the workers stay.
         if self.factory.config.file not in changed or self.factory.renew():

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -411,6 +412,21 @@ def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str]
     serving.reload()
     assert log == ["the new workers cannot start, the old ones go on: not all could be forked"]
     assert serving.made.version == 1 and not serving.planned()
+
+
+def test_sources_that_vanish_with_their_directory_do_not_end_the_server(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch, log: list[str], tmp_path: Path
+) -> None:
+    """For example, the developer has removed the clone in which the server was started."""
+    gone = tmp_path / "shop"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    changes = [str(gone / "app.py")]
+    serving.sources = SimpleNamespace(take_changes=lambda: changes)  # type: ignore[assignment]
+    serving.reload_changed_sources()
+    assert log == [f"{gone}/app.py changed: starting new workers"]
+    assert serving.states() == {101: "SERVING", 102: "SERVING", 103: "COMING", 104: "COMING"}
 
 
 def test_workers_that_retire_after_a_changed_source_are_hurried_once(serving: Rehearsal) -> None:
