@@ -146,22 +146,21 @@ class LogFile:
     tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
     has_clock = False
 
-    def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
+    def __init__(self, path: str, standard: int, open_files: Mapping[str, int] | None = None) -> None:
         """Open path, and create the file if it does not exist. Raises OSError.
 
-        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR.
-        before: path -> descriptor of the logs that are open already. A descriptor is reused if this process may not
-        open its file any more.
+        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR. open_files: path -> descriptor
+        of the open logs. A descriptor is reused if this process may not open its file any more.
         """
         self.path = path
         self.standard = standard
         self.losses = Losses()
         self.descriptor = -1
         self.may_block = self.careful = self.torn = False
-        self.open((before or {}).get(path, -1))
+        self.open((open_files or {}).get(path, -1))
 
-    def open(self, before: int = -1) -> None:
-        """Open the file, or open it again after it was renamed (USR1). before: its open descriptor, or -1.
+    def open(self, old: int = -1) -> None:
+        """Open the file, or open it again after it was renamed (USR1). old: its open descriptor, or -1.
 
         Raises OSError; the old file then stays in use.
         """
@@ -171,7 +170,7 @@ class LogFile:
             self.descriptor = self.standard
             self.has_clock = self.standard == STANDARD_ERROR and in_journal()
         else:
-            fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
+            fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else old)
             if self.descriptor >= 0:
                 # The number of the descriptor stays the same, since another thread may be writing to it.
                 os.dup2(fresh, self.descriptor, inheritable=False)
@@ -303,7 +302,7 @@ class Syslog(LogFile):
 
     has_clock = True
 
-    def open(self, before: int = -1) -> None:
+    def open(self, old: int = -1) -> None:
         """Open a socket, and check that a daemon listens; do nothing if the socket is open. Raises OSError."""
         if self.descriptor >= 0:
             return
@@ -337,9 +336,9 @@ class Syslog(LogFile):
         return ""
 
 
-def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
-    """Open the log that a path names, and return it. standard, before: as in LogFile. Raises OSError."""
-    return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
+def open_log(path: str, standard: int, open_files: Mapping[str, int] | None = None) -> LogFile:
+    """Open the log that a path names, and return it. standard, open_files: as in LogFile. Raises OSError."""
+    return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, open_files)
 
 
 def names_file(path: str) -> bool:
@@ -368,11 +367,11 @@ def in_journal() -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def append_to(path: str, before: int) -> int:
+def append_to(path: str, old: int) -> int:
     """Return a new descriptor that appends to a log. A new file gets the owner Owner.account. Raises OSError.
 
-    before: an open descriptor of this log, or -1. If this process may not open the file, and the path still names
-    the same file, a duplicate of `before` is returned.
+    old: an open descriptor of this log, or -1. If this process may not open the file, and the path still names the
+    same file, a duplicate of `old` is returned.
     """
     try:
         try:
@@ -381,9 +380,9 @@ def append_to(path: str, before: int) -> int:
             target, flag = path_to_open(path)
             return os.open(target, APPEND_FLAGS | flag, 0o640)
     except PermissionError:
-        if before < 0 or not is_same(path, before):
+        if old < 0 or not is_same(path, old):
             raise
-        return os.dup(before)
+        return os.dup(old)
     give_away(made, path)
     return made
 

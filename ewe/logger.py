@@ -69,9 +69,9 @@ def escaped(text: str, escapes: Escapes = UNPRINTABLE) -> str:
 class ErrorLog:
     """Messages for the administrator: error, warning, info, debug. Messages above the level are dropped."""
 
-    def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
-        """Open path ("-": standard error, "off": no log). before: as in LogFile. Raises OSError."""
-        self.file = open_log(path, STANDARD_ERROR, before)
+    def __init__(self, path: str = "-", level: str = "info", open_files: Mapping[str, int] = NONE) -> None:
+        """Open path ("-": standard error, "off": no log). open_files: as in LogFile. Raises OSError."""
+        self.file = open_log(path, STANDARD_ERROR, open_files)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
@@ -255,9 +255,9 @@ class AccessLog:
         path: str = "off",
         form: str = "combined",
         notes: Mapping[str, str] = NOTES,
-        before: Mapping[str, int] = NONE,
+        open_files: Mapping[str, int] = NONE,
     ) -> None:
-        """Open path ("-": standard output, "off": no log). before: as in LogFile.
+        """Open path ("-": standard output, "off": no log). open_files: as in LogFile.
 
         Raises OSError; ValueError for an invalid format.
         """
@@ -266,7 +266,7 @@ class AccessLog:
         if form == "auto":
             self.form = "short" if path == "-" and os.isatty(STANDARD_OUTPUT) else "combined"
         self.compile()
-        self.file = open_log(path, STANDARD_OUTPUT, before)
+        self.file = open_log(path, STANDARD_OUTPUT, open_files)
         self.files = [self.file]
         self.writes = self.enabled = self.file.descriptor >= 0
 
@@ -329,14 +329,16 @@ class SiteLog(NamedTuple):
 class SiteLogs(AccessLog):
     """The access logs of several sites. Each exchange is written to the log of its site. Sites may share a log."""
 
-    def __init__(self, sites: Sequence[SiteLog], notes: Mapping[str, str], before: Mapping[str, int]) -> None:
+    def __init__(
+        self, sites: Sequence[SiteLog], notes: Mapping[str, str], open_files: Mapping[str, int]
+    ) -> None:
         """Open the log of each site. Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
         self.notes = dict(notes)
         try:
             for _, path, form in sites:
                 if (path, form) not in logs:
-                    logs[path, form] = AccessLog(path, form, notes, before)
+                    logs[path, form] = AccessLog(path, form, notes, open_files)
         except (OSError, ValueError):
             for log in logs.values():
                 log.file.close()
@@ -485,16 +487,16 @@ def open_logs(
     for each line: it is an AccessLog then, and no SiteLogs. Raises OSError; ValueError for an invalid format.
     """
     global errors, access
-    before = {file.path: file.descriptor for file in (errors.file, *access.files)}
-    new_errors = ErrorLog(logfile, loglevel, before)
+    open_files = {file.path: file.descriptor for file in (errors.file, *access.files)}
+    new_errors = ErrorLog(logfile, loglevel, open_files)
     new_access: AccessLog
     try:
         logs = {(path, form) for _, path, form in sites} or {(access_log, log_format)}
         if len(logs) > 1:
-            new_access = SiteLogs(sites, access.notes, before)
+            new_access = SiteLogs(sites, access.notes, open_files)
         else:
             [(path, form)] = logs
-            new_access = AccessLog(path, form, access.notes, before)
+            new_access = AccessLog(path, form, access.notes, open_files)
     except (OSError, ValueError):
         new_errors.file.close()
         raise

@@ -262,9 +262,9 @@ class Listener:
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
         self.accept_from = self.log_from = 0.0
-        self.open_waiting()
+        self.open_descriptors()
 
-    def open_waiting(self) -> None:
+    def open_descriptors(self) -> None:
         """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
         self.forks = ForkCounter.count
         self.watched = descriptor_set()
@@ -279,8 +279,8 @@ class Listener:
 
         The listening sockets stay those of the parent.
         """
-        self.close_waiting()
-        self.open_waiting()
+        self.close_descriptors()
+        self.open_descriptors()
         try:
             signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         except ValueError:
@@ -337,13 +337,13 @@ class Listener:
                 except BlockingIOError:
                     pass  # another thread has emptied the pipe
             elif descriptor == self.lifeline:
-                self.leave_lifeline()
+                self.unwatch_lifeline()
                 self.close()
             else:
                 others.append(descriptor)
         return accepted, others
 
-    def leave_lifeline(self) -> None:
+    def unwatch_lifeline(self) -> None:
         """Stop watching the lifeline: its end would end each further wait at once, and drain() would poll."""
         try:
             self.watched.unregister(self.lifeline)
@@ -447,9 +447,9 @@ class Listener:
         self.closed = True
         for sock in self.sockets.values():
             sock.close()
-        self.close_waiting()
+        self.close_descriptors()
 
-    def close_waiting(self) -> None:
+    def close_descriptors(self) -> None:
         """Close this process's copies of the set and the wake pipe; the parent's stay open."""
         reader, writer = self.wake_reader, self.wake_writer
         self.wake_reader = self.wake_writer = -1  # first: a signal handler may call wake() at any point
