@@ -131,7 +131,7 @@ class Growing:
         if self.has_seen_client:
             self.due_at = now + LOOK_S
         else:
-            self.due_at = now + QUIET_LOOK_S if count + difference > self.span else None
+            self.due_at = now + QUIET_LOOK_S if count + difference > self.span.least else None
         return difference
 
     def waits_are_short(self) -> bool:

@@ -343,7 +343,7 @@ def workers_of(model: type[Processor], config: Config) -> CountRange:
     if workers.grows and not model.may_grow:
         raise StartError(
             f"workers = {workers}: a worker of {model.name} serves many clients at once, and their number"
-            f" does not grow; write workers = {int(workers)}, or choose the model prefork"
+            f" does not grow; write workers = {workers.least}, or choose the model prefork"
         )
     return workers
 

@@ -275,7 +275,7 @@ class Supervisor(WorkerSlots):
     def keep_within_span(self) -> None:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
-        self.start_more(int(span) - len(self.slots_in_use))
+        self.start_more(span.least - len(self.slots_in_use))
         for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 

@@ -45,7 +45,7 @@ class WorkerSlots:
         """span: the limits for the number of workers, which begins with the lower one."""
         self.workers: dict[int, WorkerProcess] = {}
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # also XSWITCH
-        self.slots_in_use = set(range(span))
+        self.slots_in_use = set(range(span.least))
         self.generation = 1
         self.growing = Growing(sockets, span)
 
@@ -112,7 +112,7 @@ class WorkerSlots:
         self.growing.span = span
         for slot in self.slots_beyond(span.most):
             self.give_up_slot(slot)
-        self.slots_in_use.update(self.free_slots(int(span) - len(self.slots_in_use)))
+        self.slots_in_use.update(self.free_slots(span.least - len(self.slots_in_use)))
 
     def is_restarting(self) -> bool:
         """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
