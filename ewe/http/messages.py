@@ -248,7 +248,7 @@ class Response:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
 
         Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
-        Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
+        Raises ValueError if a name, a value or the reason could split the response (RFC 9110 section 5.5).
         """
         if not self.encoded_head:
             fields, head = self.cached_head
@@ -358,6 +358,8 @@ class CachedFile(StorableResponse, FileResponse):
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
     """Return a status line and field lines, each with its CRLF. Raises ValueError like Response.encoded()."""
+    if "\r" in reason or "\n" in reason:
+        raise ValueError(f"reason {reason[:80]!r} cannot stand in a response")
     lines = [f"HTTP/1.1 {status} {reason}\r\n"]
     for name, value in fields:
         line = f"{name}: {value}"
