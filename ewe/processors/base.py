@@ -45,8 +45,6 @@ class Processor(Accounts):
     """Runs conversations under one concurrency model.
 
     A model overrides serve(); if it starts processes, finish() and abort() as well.
-    A model calls stream_of(), which makes the stream of an accepted connection, and run(), which runs the
-    conversation to its end.
     """
 
     def __init_subclass__(cls) -> None:

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
     from ewe.streams.listener import Listener
 
-# Seconds that a worker polls an upstream's socket before the conversation parks. An upstream on the same machine
-# usually answers within this time; longer, the worker would be missing to other clients.
+# Seconds that a worker polls an upstream's socket before the conversation parks
 POLL_FIRST_S = 0.002
 
 
