@@ -139,12 +139,12 @@ class LogFile:
     """A file to which lines are appended. path: its name, "-" for a standard stream, "off" for none.
 
     careful: a write needs more checks, since the file is not a regular file, or since lines were lost. may_block: a
-    write may wait for the reader of a pipe. torn: a part of a line is in the file, without a line feed. has_clock:
-    the reader of the lines adds the time to them.
+    write may wait for the reader of a pipe. has_partial_line: the last line has no line feed. reader_adds_time: the
+    reader of the lines adds the time to them.
     """
 
     tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
-    has_clock = False
+    reader_adds_time = False
 
     def __init__(self, path: str, standard: int, open_files: Mapping[str, int] | None = None) -> None:
         """Open path, and create the file if it does not exist. Raises OSError.
@@ -156,7 +156,7 @@ class LogFile:
         self.standard = standard
         self.losses = Losses()
         self.descriptor = -1
-        self.may_block = self.careful = self.torn = False
+        self.may_block = self.careful = self.has_partial_line = False
         self.open((open_files or {}).get(path, -1))
 
     def open(self, old: int = -1) -> None:
@@ -168,7 +168,7 @@ class LogFile:
             return
         if self.path == "-":
             self.descriptor = self.standard
-            self.has_clock = self.standard == STANDARD_ERROR and in_journal()
+            self.reader_adds_time = self.standard == STANDARD_ERROR and in_journal()
         else:
             fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else old)
             if self.descriptor >= 0:
@@ -178,7 +178,7 @@ class LogFile:
             else:
                 self.descriptor = fresh
         try:
-            self.may_block = self.has_clock or not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+            self.may_block = self.reader_adds_time or not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
         except OSError:
             self.may_block = True
         self.careful = self.may_block or self.losses.is_open()
@@ -230,9 +230,9 @@ class LogFile:
 
     def checked_write(self, data: bytes, level: str) -> str:
         """Write one line; return the reason why it could not be written, or ""."""
-        if self.has_clock:  # the journal: a line begins with its severity, sd-daemon(3)
+        if self.reader_adds_time:  # the journal: a line begins with its severity, sd-daemon(3)
             data = b"<%d>%b" % (SEVERITIES[level], data)
-        if self.torn:
+        if self.has_partial_line:
             data = b"\n" + data
         try:
             if self.may_block:
@@ -247,7 +247,7 @@ class LogFile:
         if written < len(data):
             self.take_back(written)
             return FULL
-        self.torn = False
+        self.has_partial_line = False
         return ""
 
     def take_back(self, count: int) -> None:
@@ -258,7 +258,7 @@ class LogFile:
             # No other process can have written after these bytes, since the disk is full.
             os.ftruncate(self.descriptor, os.fstat(self.descriptor).st_size - count)
         except OSError:  # not a regular file, or a file that can only grow (chattr +a)
-            self.torn = True
+            self.has_partial_line = True
 
     def lose(self, reason: str) -> None:
         """Count a lost line, and report it unless the last report was less than REPORT_S ago."""
@@ -300,7 +300,7 @@ class Syslog(LogFile):
     Each datagram is sent to the daemon's address. If the daemon is restarted, it gets the next datagrams.
     """
 
-    has_clock = True
+    reader_adds_time = True
 
     def open(self, old: int = -1) -> None:
         """Open a socket, and check that a daemon listens; do nothing if the socket is open. Raises OSError."""
@@ -383,7 +383,7 @@ def append_to(path: str, old: int) -> int:
         if old < 0 or not is_same(path, old):
             raise
         return os.dup(old)
-    give_away(made, path)
+    give_to_account(made, path)
     return made
 
 
@@ -428,17 +428,17 @@ def is_same(path: str, descriptor: int) -> bool:
         return True
 
 
-def give_away(made: int, path: str) -> None:
+def give_to_account(descriptor: int, path: str) -> None:
     """Give a log that root has just created to Owner.account, unless other accounts can change its path.
 
-    made: the log's descriptor. Another account could use a symbolic link to make root create the file in a
-    directory such as /etc. The file then stays root's.
+    descriptor: of the log. Another account could use a symbolic link to make root create the file in a directory
+    such as /etc. The file then stays root's.
     """
     if Owner.account is None or os.geteuid() != 0:
         return
     try:
         if not first_changeable_directory(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
-            os.fchown(made, *Owner.account)
+            os.fchown(descriptor, *Owner.account)
     except OSError:
         pass  # a file system without owners; ewe.server.access warns about a log that the account may not write
 

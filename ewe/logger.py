@@ -83,7 +83,7 @@ class ErrorLog:
     def line(self, level: str, message: str) -> str:
         """Return the line of a message. The journal and a log daemon add the time and the process id themselves."""
         text = escaped(message, UNPRINTABLE_IN_MESSAGE)
-        if self.file.has_clock:
+        if self.file.reader_adds_time:
             return f"{level}: {text}\n"
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 

@@ -170,8 +170,8 @@ def directory_warnings(path: str, effect: str, setting: str) -> list[str]:
     effect: the consequence, as a part of the line. setting: the setting that names the directory.
     """
     path = os.path.realpath(path)
-    if door := closed_directory(path):
-        return [f"{account_name()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]
+    if closed := closed_directory(path):
+        return [f"{account_name()} may not enter {closed}, so {effect}: chmod a+x {closed} ({setting})"]
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
         return [f"{account_name()} may not read {path}, so {effect}: chmod a+rx {path} ({setting})"]
     return []

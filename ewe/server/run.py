@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
-MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .htaccess files
+MAX_CHECKED_DIRECTORIES = 1000  # directories of a document root that are checked for .htaccess files
 # Modules that a worker may import later, for a request or after a change of settings, in addition to those of the
 # features and of the files (tests/house/test_late_imports.py)
-LATER = (
+LATE_MODULES = (
     "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
     "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.proxy_protocol",
     "ewe.gateway.shared_protection",
@@ -62,7 +62,7 @@ LATER = (
     "shlex", "subprocess", "tempfile", "tomllib", "traceback",
 )  # fmt: skip
 # Optional packages
-IF_INSTALLED = "uvloop", "brotli", "backports.zstd", "compression.zstd"
+OPTIONAL_MODULES = "uvloop", "brotli", "backports.zstd", "compression.zstd"
 
 
 def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
@@ -181,7 +181,7 @@ def late_modules() -> Iterator[str]:
     for module in module_names():
         yield module
         yield from feature(module).late
-    yield from (*LATE_OF_FILES, *LATER)
+    yield from (*LATE_OF_FILES, *LATE_MODULES)
 
 
 def load_late_modules() -> None:
@@ -191,7 +191,7 @@ def load_late_modules() -> None:
     """
     for name in late_modules():
         importlib.import_module(name)
-    for name in IF_INSTALLED:
+    for name in OPTIONAL_MODULES:
         with suppress(ImportError):
             importlib.import_module(name)
     logger.load_traceback()
@@ -443,7 +443,7 @@ def htaccess_warnings(config: Config) -> Iterator[str]:
     for root in dict.fromkeys(roots):
         try:
             with os.scandir(root) as entries:
-                inner = [entry.path for entry in islice(entries, MAX_LOOKED_INTO) if entry.is_dir()]
+                inner = [entry.path for entry in islice(entries, MAX_CHECKED_DIRECTORIES) if entry.is_dir()]
         except OSError:  # `root` is a file, or a path with variables
             continue
         if found := next((each for each in (root, *inner) if os.path.exists(f"{each}/.htaccess")), ""):
