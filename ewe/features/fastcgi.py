@@ -205,7 +205,7 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
     # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
     # but is not a path.
-    where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
+    where = f"~{table.match_value}" if table.match_key == "pattern" else table.match_value
     affinity = affinity_of(config, where, connections)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
