@@ -203,8 +203,8 @@ class Response:
     Content-Length and Transfer-Encoding, which ewe.response_writer adds. length: the length of the body in bytes;
     None if unknown. cause: the reason of a failure, for the error log. target: of a local redirect; the site
     answers for this target instead. release: called once when the body is no longer needed, to close the file of
-    its Regions. encoded_head: the result of encoded(), once it was called; b"" before. If the body is bytes, the
-    Response is never changed, and may be sent many times.
+    its Regions. cached_head: some fields, and their encode_head() or b"". encoded_head: the result of encoded();
+    b"" before its first call. If the body is bytes, the Response is never changed, and may be sent many times.
     """
 
     __slots__ = (
@@ -235,7 +235,7 @@ class Response:
             raise ValueError(f"the status of a response is {given!r}")
         self.status = status
         self.fields = tuple(fields)
-        self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
+        self.cached_head = (self.fields, head)
         self.body = b"" if status in BODILESS_STATUSES and isinstance(body, bytes) else body
         self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause
