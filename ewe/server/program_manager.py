@@ -12,9 +12,8 @@ starts the programs, so that this is the same under every concurrency model:
   growing wait (children.py). If every process of a program has failed twice in a row, the manager renames its
   socket. Requests then get 503 at once; otherwise they would wait in the backlog until they get 504.
 - **The server ends**, perhaps by kill -9. The kernel then closes the last end of the lifeline. The manager ends
-  each process together with its process group: by TERM, and by KILL after a while. For example, php-cgi with
-  PHP_FCGI_CHILDREN has children in its group. If the manager itself is killed, the kernel sends TERM to the
-  programs (PR_SET_PDEATHSIG).
+  each process together with its process group, such as php-cgi with PHP_FCGI_CHILDREN: by TERM, and by KILL after a
+  while. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
 - **HUP.** The manager starts new processes, then sends USR1 to the old ones. By convention (mod_fastcgi, libfcgi,
   php-cgi) a program then ends after its request. An old process that still runs after `grace` gets TERM. A program
   with `rereads`, such as the database daemon, is not replaced: it reads its new settings.
@@ -53,6 +52,9 @@ from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
     from ewe.config.settings import Config
 
 TERM_TO_KILL_S = 2.0  # seconds between TERM and KILL
@@ -105,10 +107,10 @@ class ProgramManager:
             config = program.completed(config)
         return config
 
-    def start(self) -> None:
-        """Fork the manager. This process, and those that it forks later, keep the writing end of the lifeline open.
+    def start(self, listening: Iterable[socket.socket] = ()) -> None:
+        """Fork the manager. This process, and those that it forks later, keep the lifeline's writing end open.
 
-        Raises StartError if the fork fails.
+        listening: the server's sockets. The manager may outlive the server, and closes them. Raises StartError.
         """
         lifeline, self.lifeline_writer = os.pipe()
         # HUP and USR1 stay blocked until the manager, and this process (run.serve()), have their handlers.
@@ -123,6 +125,8 @@ class ProgramManager:
             raise StartError(why) from None
         if self.pid == 0:
             os.close(self.lifeline_writer)
+            for sock in listening:
+                sock.close()
             self.run(lifeline)  # ends in exit(2)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)

@@ -86,7 +86,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
     """Serve without an X-Switch; return the exit status. Raises StartError."""
     config = factory.config
     with listening_sockets(factory) as sockets:
-        start_programs(factory)
+        start_programs(factory, sockets)
         warn_about_settings_file(config)
         if config.user or config.group:
             load_late_modules()  # the account may not be allowed to read Python's directories
@@ -119,7 +119,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
                 *completed_by(xswitch_process.completed, config, reread), xswitch_process, programs
             )
             with listening_sockets(factory) as sockets:
-                start_programs(factory)
+                start_programs(factory, sockets)
                 warn_about_settings_file(config)
                 for warning in call_as_account(
                     user, group, lambda: access_warnings(config, rotates_as_root=True)
@@ -170,10 +170,10 @@ def completed_by(
     return complete(config), (lambda: complete(reread())) if reread else None
 
 
-def start_programs(factory: ProcessorFactory) -> None:
+def start_programs(factory: ProcessorFactory, listening: list[socket.socket]) -> None:
     """Start the programs that ewe keeps running. Their manager gives up root itself."""
     if factory.programs is not None:
-        factory.programs.start()
+        factory.programs.start(listening)
 
 
 def late_modules() -> Iterator[str]:
