@@ -1,9 +1,8 @@
 """The processor factory: makes processors from a configuration, its model and its site. HUP renews the factory.
 
-The factory builds the site once, before the workers are forked, so that they share the loaded modules. But a
-process that has loaded a module cannot load its new version. Each worker therefore imports the applications itself,
-and a server with applications has a supervisor (ewe.server.applications). With `reload`, each worker builds the
-whole site.
+The factory builds the site once, before the workers are forked, so that they share the loaded modules. Each worker
+imports the applications itself (ewe.server.applications), so a server with applications has a supervisor. With
+`reload`, each worker builds the whole site.
 """
 
 from __future__ import annotations
