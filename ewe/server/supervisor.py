@@ -173,7 +173,7 @@ class Supervisor(WorkerSlots):
         if is_ready:
             ready()
         while self.workers or not self.stopping:
-            if not is_ready and not self.stopping and not self.has_worker_in(FIRST):
+            if not is_ready and not self.stopping and self.has_begun():
                 is_ready = True
                 ready()
             self.wait()

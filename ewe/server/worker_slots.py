@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ewe.server.children import LONGEST_S, ChildSlot
 from ewe.server.growing import START_S, Growing
-from ewe.server.worker_table import COMING, RETIRING, SERVING, XSWITCH, WorkerProcess
+from ewe.server.worker_table import COMING, FIRST, RETIRING, SERVING, XSWITCH, WorkerProcess
 
 if TYPE_CHECKING:
     import socket
@@ -61,6 +61,11 @@ class WorkerSlots:
     def has_worker_in(self, state: State) -> bool:
         """Return whether a worker is in a state."""
         return any(each.state is state for each in self.workers.values())
+
+    def has_begun(self) -> bool:
+        """Return whether a worker serves, and each of the first ones has reported or ended."""
+        serving = any(each.state is SERVING for each in self.workers_in_slots())
+        return serving and not self.has_worker_in(FIRST)
 
     def has_only_xswitch(self) -> bool:
         """Return whether X-Switch is the only child, or there is none."""

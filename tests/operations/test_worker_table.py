@@ -177,10 +177,24 @@ def test_the_tables_of_the_server_name_methods_of_the_supervisor() -> None:
 
 
 def test_first_workers_begin_and_serve(supervisor: Rehearsal) -> None:
-    assert supervisor.has_worker_in(State.FIRST)
-    supervisor.serves(101, 102)
+    assert not supervisor.has_begun()
+    supervisor.serves(101)
+    assert not supervisor.has_begun()
+    supervisor.serves(102)
     assert supervisor.states() == {101: "SERVING", 102: "SERVING"}
-    assert not supervisor.has_worker_in(State.FIRST) and not supervisor.sent
+    assert supervisor.has_begun() and not supervisor.sent
+
+
+def test_a_server_whose_first_workers_crash_is_not_ready(supervisor: Rehearsal) -> None:
+    """A service manager must not learn that it serves. X-Switch beside the workers does not count."""
+    supervisor.start_xswitch()
+    supervisor.ends(101, CRASH)
+    supervisor.ends(102, CRASH)
+    assert not supervisor.has_begun()
+    supervisor.passes()
+    assert not supervisor.has_begun()
+    supervisor.serves(104)
+    assert supervisor.has_begun()
 
 
 def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal) -> None:
