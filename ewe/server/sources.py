@@ -6,11 +6,10 @@ that does not exist yet. It ignores Python's own library, installed packages, ew
 virtual environments.
 
 How? The supervisor asks the kernel for each file's time, size and inode (stat). inotify(7) would need no polling,
-but it does not work on every file system: it does not report changes that another machine makes over NFS, or
-outside of a virtual machine. A stat costs about 2 µs. The interval grows with the number of files, so that polling
-takes at most one percent of a core. An editor that writes a new file and renames it changes the inode. `git
-checkout` changes many files, one after the other. A change is therefore reported only when the next check finds no
-further change.
+but does not report changes that another machine makes over NFS, or outside of a virtual machine. A stat costs about
+2 µs. The interval grows with the number of files, so that polling takes at most one percent of a core. An editor
+that writes a new file and renames it changes the inode. `git checkout` changes many files, one after the other. A
+change is therefore reported only when the next check finds no further change.
 
 Possible failures: a `.pyc` file may be older than its source (applications.py). Workers therefore write none under
 `reload`.
