@@ -255,7 +255,7 @@ def test_listen_may_name_a_host(tmp_path: Path) -> None:
     )
     hosts = VirtualHosts([(each.host, each) for each in make_site(read(text, tmp_path)).built])
     for number, server in enumerate((("127.0.0.1", 80), ("::1", 81), ("192.0.2.1", 82))):
-        assert hosts.choose("a.example", server) is hosts.all[number][1]
+        assert hosts.choose("a.example", server) is hosts.sites[number][1]
 
 
 # Files that are never sent. There is no server: the test asks the site itself.
