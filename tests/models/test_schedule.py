@@ -371,7 +371,9 @@ def compare_with_a_simple_queue(chance: random.Random, schedule: str, overload: 
 
 
 def task_of(size: int, is_new_request: bool = True) -> Any:
-    return SimpleNamespace(size=size, overtaken=0, stream=SimpleNamespace(rank=lambda _: (size, is_new_request)))
+    return SimpleNamespace(
+        size=size, overtaken=0, stream=SimpleNamespace(rank=lambda _: (size, is_new_request))
+    )
 
 
 def test_a_burst_that_finds_free_threads_is_not_dropped() -> None:

@@ -267,7 +267,7 @@ class Io:
     server = ("127.0.0.1", 80)
     client = ("127.0.0.1", 1)
     scheme = "http"
-    connected = None
+    endpoints = None
 
 
 def ask(text: str, directory: Path, *targets: str) -> list[int]:
