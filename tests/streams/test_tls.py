@@ -247,7 +247,7 @@ class Below:
 
     client = server = ("", 0)
     scheme = "http"
-    timeouts = programs = connected = peer = None
+    timeouts = programs = endpoints = peer = None
     taken = 0
 
     async def receive(self) -> bytes:
