@@ -38,25 +38,25 @@ class Body(BodyReader):
 
     length: the length in bytes; None if the body is chunked. finished: the whole body has been read. pending: bytes
     that have arrived and are not read yet; when the body is finished, they belong to the next request. ahead: bytes
-    that look_ahead() has read for the next receive(). left: bytes of a known length still to come. A client
+    that look_ahead() has read for the next receive(). left_bytes: of a known length, still to come. A client
     that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
     def __init__(
-        self, stream: Stream, request: Request, pending: bytes, limits: RequestLimits, timeout: float
+        self, stream: Stream, request: Request, pending: bytes, limits: RequestLimits, timeout_s: float
     ) -> None:
         self.stream = stream
         self.length = request.length
-        self.left = request.length or 0
+        self.left_bytes = request.length or 0
         self.pending = pending
-        self.timeout = timeout
+        self.timeout_s = timeout_s
         self.expects = request.expects  # the client waits for "100 Continue"
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
         self.ahead = b""
         self.finished = False
         self.broken = False
         self.waited_s = 0.0  # seconds for which the server has waited for the client
-        self.received = 0
+        self.received_bytes = 0
 
     async def receive(self, most: int = sys.maxsize) -> bytes:
         """Return the next decoded bytes; b"" at the end. most: the largest number of bytes, for a chunked body.
@@ -73,7 +73,7 @@ class Body(BodyReader):
             data = self.pending
             if not data:
                 if self.decoder is None or self.decoder.needs_data:
-                    data = await self.more()
+                    data = await self.next_bytes()
                 else:
                     await self.stream.share(TURN_BYTES)
             self.pending = b""
@@ -123,10 +123,10 @@ class Body(BodyReader):
         self.ahead = b"".join(pieces)
 
     def take(self, data: bytes) -> bytes:
-        """Return the part of `data` that belongs to a body of known length."""
-        piece = data[: self.left]
-        self.left -= len(piece)
-        if not self.left:
+        """Return the part of `data` that belongs to a body of known length; the bytes after it become `pending`."""
+        piece = data[: self.left_bytes]
+        self.left_bytes -= len(piece)
+        if not self.left_bytes:
             self.finished = True
             self.pending = data[len(piece) :]
         return piece
@@ -143,25 +143,27 @@ class Body(BodyReader):
             self.pending = decoder.rest
         return piece
 
-    async def more(self) -> bytes:
+    async def next_bytes(self) -> bytes:
         """Wait for the next bytes, and return them. Raises HTTPError: 408, or 400 if the client closes its side."""
         wait_began = time.monotonic()
         rate = self.stream.timeouts.min_rate
-        left = self.timeout + self.received / rate - self.waited_s if rate else self.timeout
+        left_s = self.timeout_s + self.received_bytes / rate - self.waited_s if rate else self.timeout_s
         try:
-            if left <= 0:  # a stream that has bytes already, as under a proxy, does not look at its deadline
+            if (
+                left_s <= 0
+            ):  # a stream that has bytes already, as under a proxy, does not look at its deadline
                 raise Timeout
-            self.stream.set_deadline(min(self.timeout, left))
+            self.stream.set_deadline(min(self.timeout_s, left_s))
             data = await self.stream.receive()
         except Timeout:
             count_timeout("body")
             self.broken = True
             what = f"came slower than {rate} bytes a second (min-rate)"
-            if left >= self.timeout:
-                what = f"stopped for {self.timeout:g} s (body-timeout)"
+            if left_s >= self.timeout_s:
+                what = f"stopped for {self.timeout_s:g} s (body-timeout)"
             raise HTTPError(408, f"the body {what}") from None
         self.count_wait(time.monotonic() - wait_began)
-        self.received += len(data)
+        self.received_bytes += len(data)
         if not data:
             self.broken = True
             raise HTTPError(400, "the client ended within a body")
@@ -178,7 +180,7 @@ class Body(BodyReader):
         # A chunked body that is not finished: look_ahead() has read more than MAX_SKIPPED_BYTES.
         if self.finished or self.broken or self.expects or self.length is None:
             return self.finished
-        return self.left <= MAX_SKIPPED_BYTES
+        return self.left_bytes <= MAX_SKIPPED_BYTES
 
     async def skip(self) -> bool:
         """Read and drop the rest, up to MAX_SKIPPED_BYTES; return whether the body has been read to its end."""

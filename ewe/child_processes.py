@@ -31,10 +31,10 @@ from collections.abc import Callable
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.01
 
 
-def send_signal(pid: int, number: int) -> None:
+def send_signal(pid: int, signum: int) -> None:
     """Send a signal to a process, if it still runs and this process may signal it."""
     try:
-        os.kill(pid, number)
+        os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
         pass
 

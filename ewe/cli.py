@@ -36,7 +36,7 @@ LIST_SETTINGS = tuple(setting.key for setting in SETTINGS.values() if isinstance
 
 
 MAX_DEFAULT_CHARS = 50  # characters of a default in the help; --print-config shows all
-DIRECTORY = "the directory of the command line"  # the origin of a document root from the command line
+DIRECTORY_ORIGIN = "the directory of the command line"  # of a document root
 
 
 class SiteError(Failure):
@@ -75,7 +75,7 @@ def _check(config: Config) -> int:
     """
     from ewe.server.preflight import examine
 
-    feature(XSWITCH).process.check(config)
+    feature(XSWITCH).process.check(config)  # the settings file of X-Switch
     failures: list[str | ConfigError] = []
     try:
         config = choose_site(config)
@@ -368,7 +368,7 @@ def _configure(options: argparse.Namespace) -> Config:
     if directory is not None:
         if config.sites:
             raise ConfigError(f"{quoted(directory)}: {config.file} has [[site]] tables, which name theirs")
-        config = files_only(config.replace(DIRECTORY, documentroot=directory))
+        config = files_only(config.replace(DIRECTORY_ORIGIN, documentroot=directory))
     _check_model(config)
     return config
 

@@ -13,8 +13,7 @@ clients take little of the processors that the server needs.
 The loop ends after a time or after a number of requests. It carries bytes, and knows nothing of HTTP: an
 AnswerReader, made for each request, says when the answer is whole and whether it is right.
 
-No part of the server uses the loop. The lab and the grader do. Each is a package by itself, and neither needs the
-other: the server's package is the only one that both import.
+The lab and the grader use the loop. The server's package is the only one that both of them import.
 
 Possible failure: a connection that the client closes first stays in TIME_WAIT, and a port of the client is taken
 for a minute. A long run needs several addresses (`source`).
@@ -62,23 +61,23 @@ class AnswerReader(Protocol):
 class ClosedLoad:
     """The work of the clients.
 
-    address: of the server, as socket.getaddrinfo() returns it. answer: makes the AnswerReader of a request.
-    request: the bytes; they fit into the buffer of a socket. seconds: how long new requests are sent; after that
-    time the clients still wait for the answers to earlier requests. each: the number of requests of each client.
-    source: the clients' address, "" for the kernel's choice. stall_timeout_s: the longest time without an event of
-    any client; then each request that waits has a fault. fault: the name under which a fault is counted. stops: the
-    first fault ends the loop.
+    address: of the server, as socket.getaddrinfo() returns it. request: the bytes; they fit into the buffer of a
+    socket. make_reader: makes the AnswerReader of a request. seconds: how long new requests are sent; after that
+    time the clients still wait for the answers to earlier requests. requests_each: the number of requests of each
+    client. source: the clients' address, "" for the kernel's choice. stall_timeout_s: the longest time without an
+    event of any client; then each request that waits has a fault. fault_name: the name under which a fault is
+    counted. stops: the first fault ends the loop.
     """
 
     address: Any
     request: bytes
-    answer: Callable[[], AnswerReader]
+    make_reader: Callable[[], AnswerReader]
     clients: int
     seconds: float = math.inf
-    each: float = math.inf
+    requests_each: float = math.inf
     source: str = ""
     stall_timeout_s: float = 10.0
-    fault: Callable[[Exception], str] = str
+    fault_name: Callable[[Exception], str] = str
     stops: bool = False
 
 
@@ -101,15 +100,15 @@ class LoopClient:
 
     def __init__(self, load: ClosedLoad) -> None:
         self.load = load
-        self.asked = 0
+        self.request_count = 0
 
-    def ask(self) -> None:
+    def begin_request(self) -> None:
         """Open a connection for the next request. If it is open at once, also send the request. Raises OSError.
 
         Otherwise ClosedLoop.handle_event() sends the request later.
         """
-        self.asked += 1
-        self.answer = self.load.answer()
+        self.request_count += 1
+        self.reader = self.load.make_reader()
         self.connected_at = 0.0
         self.began = time.perf_counter()
         address = self.load.address
@@ -157,7 +156,7 @@ class ClosedLoop:
         self.until = began + self.load.seconds
         try:
             for _ in range(self.load.clients):
-                self.ask(LoopClient(self.load))
+                self.begin_next(LoopClient(self.load))
             while self.waiting and not self.over:
                 if events := self.poll.poll(self.load.stall_timeout_s * 1000):
                     self.handle_events(events)
@@ -170,11 +169,11 @@ class ClosedLoop:
                 client.sock.close()
         return results
 
-    def ask(self, client: LoopClient) -> None:
+    def begin_next(self, client: LoopClient) -> None:
         """Have a client send requests until one of them waits for the server, or none is left."""
-        while client.asked < self.load.each and not self.over:
+        while client.request_count < self.load.requests_each and not self.over:
             try:
-                client.ask()
+                client.begin_request()
             except OSError as error:
                 self.count_fault(error)
             else:
@@ -196,11 +195,11 @@ class ClosedLoop:
         """Finish the connection of a client, or read its answer."""
         try:
             if not client.connected_at:
-                # As in ask(): the second connect(2) tells whether the first has succeeded.
+                # As in begin_request(): the second connect(2) tells whether the first has succeeded.
                 client.send_if_connected(client.sock.connect_ex(self.load.address))
                 self.poll.modify(descriptor, select.POLLIN if client.connected_at else select.POLLOUT)
                 return
-            if not client.answer.feed(client.sock.recv(RECEIVE_BYTES)):
+            if not client.reader.feed(client.sock.recv(RECEIVE_BYTES)):
                 return
         except (OSError, WrongAnswer) as error:
             self.count_fault(error)
@@ -215,7 +214,7 @@ class ClosedLoop:
         self.poll.unregister(descriptor)
         client.sock.close()
         if time.perf_counter() < self.until:
-            self.ask(client)
+            self.begin_next(client)
 
     def end_silent_requests(self) -> None:
         """End the requests that wait: the server has been silent too long for all of them."""
@@ -226,5 +225,5 @@ class ClosedLoop:
 
     def count_fault(self, error: Exception) -> None:
         """Count a fault."""
-        self.results.faults[self.load.fault(error)] += 1
+        self.results.faults[self.load.fault_name(error)] += 1
         self.over = self.load.stops

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 # their Requests. It caches only short heads of requests without a body. A full cache drops all its entries.
 MAX_HEADS = 1024
 TURN_S = 0.002  # exchanges that take this time together count as TURN_BYTES, even if they send little
+MAX_LOGGED_LINE_BYTES = 200  # of the request line of a refused head
 # Only for the access log, with nginx's status: the client left before its response began.
 CLIENT_LEFT = Response(499)
 
@@ -92,7 +93,7 @@ async def converse(stream: Stream, site: Site, pending: bytes = b"") -> None:
                 keep_alive, pending = await end_exchange(stream, request, pending, keep_alive, began)
             if not keep_alive:
                 return
-            pending = pending or await stream.next_request(site.idle)
+            pending = pending or await stream.next_request(site.idle_s)
     except RefusedHead as refused:
         await refuse(stream, refused, began)
     except (Timeout, Disconnected):
@@ -293,8 +294,8 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
     response: Response
     try:
         if request.length is None:
-            if stream.connected is not None:  # a proxy's previous request may have named another client
-                stream.client = stream.connected.client
+            if stream.endpoints is not None:  # a proxy's previous request may have named another client
+                stream.client = stream.endpoints.client
             await request.body.look_ahead()
         response = await site.respond(request, stream)
     except HTTPError as error:
@@ -315,20 +316,20 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
 
 
 async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
-    """Answer a request whose head was refused, and end the connection."""
+    """Answer a request whose head was refused, and end the connection. began: as in end_exchange()."""
     error = refused.error
     head = refused.head
-    if stream.connected is not None:  # a trusted proxy may have named another client in its previous request
-        stream.client = stream.connected.client
+    if stream.endpoints is not None:  # a trusted proxy may have named another client in its previous request
+        stream.client = stream.endpoints.client
     if error.offset is not None:
         # Keep only the bytes up to the faulty one, so that the log line does not depend on how many have arrived.
         head = head[: error.offset + 1]
-    line = head[:200].partition(b"\r\n")[0].decode("latin-1")
+    line = head[:MAX_LOGGED_LINE_BYTES].partition(b"\r\n")[0].decode("latin-1")
     request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1), refused.fields)
     request.line = line
     response = error_page(error.status, error.cause, error.fields)
     try:
-        await send_response(stream, request, response, False, began)
+        await send_response(stream, request, response, keep_alive=False, began=began)
         await stream.linger()
     except (Timeout, Disconnected):
         return  # the client did not wait for the response

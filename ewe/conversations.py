@@ -15,8 +15,7 @@ combines the layers between an accepted connection and converse():
 A model that has an event loop runs start() and stop() on it. For all other models the loop of the applications runs
 in a separate thread (streams/loops.py).
 
-Possible failures: a forked child does not have the thread of the applications. The fork model therefore starts
-nothing in the parent, and each child starts its own applications when its client first asks for one.
+Possible failures: a forked child does not have the thread of the applications (Fork.start_conversations).
 
 Read next: conversation.py; processors/base.py, which calls this module.
 """

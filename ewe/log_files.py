@@ -22,9 +22,6 @@ the error log or, if that cannot be written either, on standard error. Later rep
 All processes of the server share the counters (Losses), which are made before fork(2). As long as no line is lost,
 this costs nothing: write() only checks `careful`, which it would have to check for a pipe anyway.
 
-**Other logs.** The system's log daemon gets each line as one datagram (Syslog). If standard error is connected to
-systemd's journal, each message begins with its priority (in_journal).
-
 **Partial lines.** A full disk may store only the beginning of a line. ewe then removes this part. If that is
 impossible, a line feed ends the part before the next line.
 """
@@ -142,29 +139,28 @@ class LogFile:
     """A file to which lines are appended. path: its name, "-" for a standard stream, "off" for none.
 
     careful: a write needs more checks, since the file is not a regular file, or since lines were lost. may_block: a
-    write may wait for the reader of a pipe. torn: a part of a line is in the file, without a line feed. has_clock:
-    the reader of the lines adds the time to them.
+    write may wait for the reader of a pipe. has_partial_line: the last line has no line feed. reader_adds_time: the
+    reader of the lines adds the time to them.
     """
 
     tell: Callable[[str], None]  # writes a message about a log: ewe.logger sets it
-    has_clock = False
+    reader_adds_time = False
 
-    def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
+    def __init__(self, path: str, standard: int, open_files: Mapping[str, int] | None = None) -> None:
         """Open path, and create the file if it does not exist. Raises OSError.
 
-        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR.
-        before: path -> descriptor of the logs that are open already. A descriptor is reused if this process may not
-        open its file any more.
+        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR. open_files: path -> descriptor
+        of the open logs. A descriptor is reused if this process may not open its file any more.
         """
         self.path = path
         self.standard = standard
         self.losses = Losses()
         self.descriptor = -1
-        self.may_block = self.careful = self.torn = False
-        self.open((before or {}).get(path, -1))
+        self.may_block = self.careful = self.has_partial_line = False
+        self.open((open_files or {}).get(path, -1))
 
-    def open(self, before: int = -1) -> None:
-        """Open the file, or open it again after it was renamed (USR1). before: its open descriptor, or -1.
+    def open(self, old: int = -1) -> None:
+        """Open the file, or open it again after it was renamed (USR1). old: its open descriptor, or -1.
 
         Raises OSError; the old file then stays in use.
         """
@@ -172,9 +168,9 @@ class LogFile:
             return
         if self.path == "-":
             self.descriptor = self.standard
-            self.has_clock = self.standard == STANDARD_ERROR and in_journal()
+            self.reader_adds_time = self.standard == STANDARD_ERROR and in_journal()
         else:
-            fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
+            fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else old)
             if self.descriptor >= 0:
                 # The number of the descriptor stays the same, since another thread may be writing to it.
                 os.dup2(fresh, self.descriptor, inheritable=False)
@@ -182,18 +178,21 @@ class LogFile:
             else:
                 self.descriptor = fresh
         try:
-            self.may_block = self.has_clock or not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+            self.may_block = self.reader_adds_time or not stat.S_ISREG(os.fstat(self.descriptor).st_mode)
         except OSError:
             self.may_block = True
         self.careful = self.may_block or self.losses.is_open()
 
     def take_over(self, old: LogFile) -> None:
-        """Take over the descriptor and the counters of an old log, since a thread may be writing to it."""
+        """Take over the counters of an old log, and its descriptor, to which a thread may be writing.
+
+        A Syslog has no descriptor for lines. A thread that writes to an old one keeps it open.
+        """
         if old.path != self.path:
             old.report()
         self.losses = old.losses
         self.careful = self.may_block or self.losses.is_open()
-        if old.descriptor > 2 and self.descriptor > 2 and not isinstance(old, Syslog):
+        if old.descriptor > 2 and self.descriptor > 2 and Syslog not in (type(old), type(self)):
             os.dup2(self.descriptor, old.descriptor, inheritable=False)
             os.close(self.descriptor)
             self.descriptor = old.descriptor
@@ -233,9 +232,9 @@ class LogFile:
 
     def checked_write(self, data: bytes, level: str) -> str:
         """Write one line; return the reason why it could not be written, or ""."""
-        if self.has_clock:
+        if self.reader_adds_time:  # the journal: a line begins with its severity, sd-daemon(3)
             data = b"<%d>%b" % (SEVERITIES[level], data)
-        if self.torn:
+        if self.has_partial_line:
             data = b"\n" + data
         try:
             if self.may_block:
@@ -250,7 +249,7 @@ class LogFile:
         if written < len(data):
             self.take_back(written)
             return FULL
-        self.torn = False
+        self.has_partial_line = False
         return ""
 
     def take_back(self, count: int) -> None:
@@ -261,7 +260,7 @@ class LogFile:
             # No other process can have written after these bytes, since the disk is full.
             os.ftruncate(self.descriptor, os.fstat(self.descriptor).st_size - count)
         except OSError:  # not a regular file, or a file that can only grow (chattr +a)
-            self.torn = True
+            self.has_partial_line = True
 
     def lose(self, reason: str) -> None:
         """Count a lost line, and report it unless the last report was less than REPORT_S ago."""
@@ -303,9 +302,9 @@ class Syslog(LogFile):
     Each datagram is sent to the daemon's address. If the daemon is restarted, it gets the next datagrams.
     """
 
-    has_clock = True
+    reader_adds_time = True
 
-    def open(self, before: int = -1) -> None:
+    def open(self, old: int = -1) -> None:
         """Open a socket, and check that a daemon listens; do nothing if the socket is open. Raises OSError."""
         if self.descriptor >= 0:
             return
@@ -323,12 +322,6 @@ class Syslog(LogFile):
             raise OSError(error.errno, reason, self.path) from None
         self.descriptor = self.socket.fileno()
 
-    def take_over(self, old: LogFile) -> None:
-        """Take over the counters of an old log. A thread that writes to the old log still keeps it open."""
-        if old.path != self.path:
-            old.report()
-        self.losses = old.losses
-
     def close(self) -> None:
         """Close a log that will not be used."""
         self.socket.close()
@@ -345,9 +338,9 @@ class Syslog(LogFile):
         return ""
 
 
-def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
-    """Open the log that a path names, and return it. standard, before: as in LogFile. Raises OSError."""
-    return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
+def open_log(path: str, standard: int, open_files: Mapping[str, int] | None = None) -> LogFile:
+    """Open the log that a path names, and return it. standard, open_files: as in LogFile. Raises OSError."""
+    return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, open_files)
 
 
 def names_file(path: str) -> bool:
@@ -376,11 +369,11 @@ def in_journal() -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def append_to(path: str, before: int) -> int:
+def append_to(path: str, old: int) -> int:
     """Return a new descriptor that appends to a log. A new file gets the owner Owner.account. Raises OSError.
 
-    before: an open descriptor of this log, or -1. If this process may not open the file, and the path still names
-    the same file, a duplicate of `before` is returned.
+    old: an open descriptor of this log, or -1. If this process may not open the file, and the path still names the
+    same file, a duplicate of `old` is returned.
     """
     try:
         try:
@@ -389,10 +382,10 @@ def append_to(path: str, before: int) -> int:
             target, flag = path_to_open(path)
             return os.open(target, APPEND_FLAGS | flag, 0o640)
     except PermissionError:
-        if before < 0 or not is_same(path, before):
+        if old < 0 or not is_same(path, old):
             raise
-        return os.dup(before)
-    give_away(made, path)
+        return os.dup(old)
+    give_to_account(made, path)
     return made
 
 
@@ -437,17 +430,17 @@ def is_same(path: str, descriptor: int) -> bool:
         return True
 
 
-def give_away(made: int, path: str) -> None:
+def give_to_account(descriptor: int, path: str) -> None:
     """Give a log that root has just created to Owner.account, unless other accounts can change its path.
 
-    made: the log's descriptor. Another account could use a symbolic link to make root create the file in a
-    directory such as /etc. The file then stays root's.
+    descriptor: of the log. Another account could use a symbolic link to make root create the file in a directory
+    such as /etc. The file then stays root's.
     """
     if Owner.account is None or os.geteuid() != 0:
         return
     try:
         if not first_changeable_directory(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
-            os.fchown(made, *Owner.account)
+            os.fchown(descriptor, *Owner.account)
     except OSError:
         pass  # a file system without owners; ewe.server.access warns about a log that the account may not write
 

@@ -1,8 +1,6 @@
 """The access log and the error log.
 
-Each line is one write(2), so lines of several processes never mix. A log that cannot be written never stops the
-server: the line is lost, and counted (ewe.log_files). Control characters are escaped (\\x1b, \\n), so that no
-client can forge a line.
+ewe.log_files writes the lines. Control characters are escaped (\\x1b, \\n), so that no client can forge a line.
 
 Each process has one pair of logs, `errors` and `access`. open_logs() opens them once.
 
@@ -21,10 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, RequestCache, Response
-from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts
 from ewe.log_files import PIPE_BUF, STANDARD_ERROR, STANDARD_OUTPUT, LogFile, has_room, open_log
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
@@ -60,20 +59,20 @@ UNPRINTABLE = Escapes(r'[^\x20-\x7e]|["\\]')
 UNPRINTABLE_IN_MESSAGE = Escapes(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def escaped(text: str, what: Escapes = UNPRINTABLE) -> str:
-    """Return a text with the characters that match `what` escaped."""
+def escaped(text: str, escapes: Escapes = UNPRINTABLE) -> str:
+    """Return a text with the characters that match the pattern of `escapes` escaped."""
     # Nearly every text is printable ASCII. These four checks take a quarter of the time of the pattern's search.
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return text
-    return text.translate(what) if what.pattern.search(text) else text
+    return text.translate(escapes) if escapes.pattern.search(text) else text
 
 
 class ErrorLog:
     """Messages for the administrator: error, warning, info, debug. Messages above the level are dropped."""
 
-    def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
-        """Open path ("-": standard error, "off": no log). before: as in LogFile. Raises OSError."""
-        self.file = open_log(path, STANDARD_ERROR, before)
+    def __init__(self, path: str = "-", level: str = "info", open_files: Mapping[str, int] = NONE) -> None:
+        """Open path ("-": standard error, "off": no log). open_files: as in LogFile. Raises OSError."""
+        self.file = open_log(path, STANDARD_ERROR, open_files)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
@@ -85,7 +84,7 @@ class ErrorLog:
     def line(self, level: str, message: str) -> str:
         """Return the line of a message. The journal and a log daemon add the time and the process id themselves."""
         text = escaped(message, UNPRINTABLE_IN_MESSAGE)
-        if self.file.has_clock:
+        if self.file.reader_adds_time:
             return f"{level}: {text}\n"
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {level}: {text}\n"
 
@@ -257,9 +256,9 @@ class AccessLog:
         path: str = "off",
         form: str = "combined",
         notes: Mapping[str, str] = NOTES,
-        before: Mapping[str, int] = NONE,
+        open_files: Mapping[str, int] = NONE,
     ) -> None:
-        """Open path ("-": standard output, "off": no log). before: as in LogFile.
+        """Open path ("-": standard output, "off": no log). open_files: as in LogFile.
 
         Raises OSError; ValueError for an invalid format.
         """
@@ -268,7 +267,7 @@ class AccessLog:
         if form == "auto":
             self.form = "short" if path == "-" and os.isatty(STANDARD_OUTPUT) else "combined"
         self.compile()
-        self.file = open_log(path, STANDARD_OUTPUT, before)
+        self.file = open_log(path, STANDARD_OUTPUT, open_files)
         self.files = [self.file]
         self.writes = self.enabled = self.file.descriptor >= 0
 
@@ -320,19 +319,27 @@ class AccessLog:
         ])  # fmt: skip
 
 
+class SiteLog(NamedTuple):
+    """The settings of one site's access log. form: its format, as in AccessLog."""
+
+    host: VirtualHost
+    path: str
+    form: str
+
+
 class SiteLogs(AccessLog):
     """The access logs of several sites. Each exchange is written to the log of its site. Sites may share a log."""
 
     def __init__(
-        self, sites: Sequence[tuple[Host, str, str]], notes: Mapping[str, str], before: Mapping[str, int]
+        self, sites: Sequence[SiteLog], notes: Mapping[str, str], open_files: Mapping[str, int]
     ) -> None:
-        """Open the log of each site. sites: (the site's Host, path, format). Raises OSError, ValueError."""
+        """Open the log of each site. Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
         self.notes = dict(notes)
         try:
             for _, path, form in sites:
                 if (path, form) not in logs:
-                    logs[path, form] = AccessLog(path, form, notes, before)
+                    logs[path, form] = AccessLog(path, form, notes, open_files)
         except (OSError, ValueError):
             for log in logs.values():
                 log.file.close()
@@ -458,14 +465,14 @@ def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], max_chars: int
 errors = ErrorLog()
 access = AccessLog()
 # Counts the exchanges, beside the access log (setting `status`). The second argument is the feature that answered.
-counter: Callable[[AccessLogEntry, str], None] | None = None
+count_exchange: Callable[[AccessLogEntry, str], None] | None = None
 
 
 def count_with(function: Callable[[AccessLogEntry, str], None]) -> None:
-    """Have each exchange of this process counted by a function, which may be called by many threads at once."""
-    global counter
-    counter = function
-    access.enabled = True
+    """Have each exchange of this process counted by a function, which many threads may call at once."""
+    global count_exchange
+    count_exchange = function
+    access.enabled = True  # an exchange needs its AccessLogEntry from now on
 
 
 def open_logs(
@@ -473,25 +480,24 @@ def open_logs(
     loglevel: str,
     access_log: str,
     log_format: str,
-    sites: Sequence[tuple[Host, str, str]] = (),
+    sites: Sequence[SiteLog] = (),
 ) -> None:
     """Open both logs in place of the open ones.
 
-    sites: (Host, path, format) of the access logs of several sites, instead of access_log. Sites that all have the
-    same log need no choice for each line: it is an AccessLog then, and no SiteLogs.
-    Raises OSError; ValueError for an invalid format.
+    sites: the access logs of several sites, instead of access_log. Sites that all have the same log need no choice
+    for each line: it is an AccessLog then, and no SiteLogs. Raises OSError; ValueError for an invalid format.
     """
     global errors, access
-    before = {file.path: file.descriptor for file in (errors.file, *access.files)}
-    new_errors = ErrorLog(logfile, loglevel, before)
+    open_files = {file.path: file.descriptor for file in (errors.file, *access.files)}
+    new_errors = ErrorLog(logfile, loglevel, open_files)
     new_access: AccessLog
     try:
         logs = {(path, form) for _, path, form in sites} or {(access_log, log_format)}
         if len(logs) > 1:
-            new_access = SiteLogs(sites, access.notes, before)
+            new_access = SiteLogs(sites, access.notes, open_files)
         else:
             [(path, form)] = logs
-            new_access = AccessLog(path, form, access.notes, before)
+            new_access = AccessLog(path, form, access.notes, open_files)
     except (OSError, ValueError):
         new_errors.file.close()
         raise
@@ -507,7 +513,7 @@ def open_logs(
     for file in (new_errors.file, *new_access.files):
         if file.descriptor >= 0:
             file.losses.share()  # the workers that are forked later count the lost lines together
-    new_access.enabled = new_access.writes or counter is not None
+    new_access.enabled = new_access.writes or count_exchange is not None
     errors, access = new_errors, new_access
 
 

@@ -183,8 +183,8 @@ def log_exchange(
         stream.client[0], stream.server, request, response, sent, micros, ending, stream.user
     )
     stream.user = ""
-    if logger.counter is not None:
-        logger.counter(exchange, stream.answered_by)
+    if logger.count_exchange is not None:
+        logger.count_exchange(exchange, stream.answered_by)
         stream.answered_by = ""
     if logger.access.writes:
         logger.access.write(exchange)

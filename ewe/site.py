@@ -24,7 +24,7 @@ class Site:
     """A tree of handlers, and the settings that a conversation needs before it calls the tree.
 
     root: the root of the tree; `respond` is its method. limits: the limits of a request. heads: head -> Request, a
-    cache that ewe.conversation fills. idle: the seconds for which a connection may be idle. tls: None for a server
+    cache that ewe.conversation fills. idle_s: the longest idle time of a connection. tls: None for a server
     without a certificate. plain_at: the (address, port) pairs at which a server with TLS uses none. proxies: the
     trusted proxies, which may name the client. imported: the applications to import before the first request. plan:
     the features of a server without [[site]]. built: each [[site]] of another server.
@@ -38,7 +38,7 @@ class Site:
         self.root = root
         self.persistent = config.persistent
         self.heads: dict[bytes, Request] = {}
-        self.idle = IDLE_SOCKET_S
+        self.idle_s = IDLE_SOCKET_S
         self.tls: SSLContext | None = None
         self.plain_at: Container[tuple[str, int]] | None = None
         self.proxies: TrustedProxies | None = None

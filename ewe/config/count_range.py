@@ -1,7 +1,7 @@
 """A count range: the smallest and the largest number of workers, written ``8``, ``8..64`` or ``auto``.
 
-``8..64``: 8 workers start, and up to 64 while all of them are busy (ewe.processors.growth). A CountRange is an int,
-the number of workers that start, with a second number, `most`. Code that knows no growth uses it as an int.
+``8..64``: 8 workers start, and up to 64 while all of them are busy (ewe.processors.growth). Code that knows no
+growth uses a CountRange as an int.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ MOST = 4096  # the largest end of a range; a fixed number may be larger
 
 
 class CountRange(int):
-    """The number of workers that start, and the number that they may grow to.
+    """The number of workers that start, and the number that they may grow to; as an int, it is the first one.
 
-    It is the whole number that it begins with. Code that knows nothing of growth therefore reads the number of
-    workers that start. most: equal to that number if it is fixed.
+    least: that number. most: equal to `least` if the number is fixed.
     """
 
+    least: int
     most: int
 
     def __new__(cls, least: int, most: int | None = None) -> CountRange:
         """Return the range from `least` to `most`; None: a fixed number."""
         made = super().__new__(cls, least)
-        made.most = least if most is None else most
+        made.least, made.most = least, least if most is None else most
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -42,7 +42,7 @@ class CountRange(int):
 
     def __str__(self) -> str:
         """Return the range as a setting writes it: 8 or 8..64."""
-        return f"{int(self)}..{self.most}" if self.grows else int.__repr__(self)
+        return f"{self.least}..{self.most}" if self.grows else int.__repr__(self)
 
     __repr__ = __str__
 
@@ -52,16 +52,16 @@ class CountRange(int):
 
     def __reduce__(self) -> tuple[type[CountRange], tuple[int, int]]:
         """Return how pickle makes a copy with both ends."""
-        return CountRange, (int(self), self.most)
+        return CountRange, (self.least, self.most)
 
     @property
     def grows(self) -> bool:
         """Whether the largest number is above the smallest."""
-        return self.most > int(self)
+        return self.most > self.least
 
     def shifted(self, difference: int) -> CountRange:
         """Return the range with both ends moved; the range itself if its lower end would be 0."""
-        least = int(self) + difference
+        least = self.least + difference
         return CountRange(least, self.most + difference) if least >= 1 else self
 
 
@@ -85,7 +85,7 @@ class CoreCount(CountRange):
 
     def __reduce__(self) -> tuple[type[CountRange], tuple[int]]:  # type: ignore[override]
         """Return how pickle makes a copy."""
-        return CoreCount, (int(self),)
+        return CoreCount, (self.least,)
 
 
 def range_of(number: int) -> CountRange:

@@ -71,21 +71,21 @@ STEPS = {step.key: step for step in (*GUARDS, *FILTERS) if step.key}
 class LocationGateway(NamedTuple):
     """A kind of the key `gateway` of a location: its module, and what its value names behind the colon.
 
-    names: "" (nothing, and there is no colon), "address", "application" (MODULE:APP) or "url".
+    target_kind: "" (nothing, and there is no colon), "address", "application" (MODULE:APP) or "url".
     """
 
     module: str
-    names: str = ""
+    target_kind: str = ""
 
     @property
     def runs_files(self) -> bool:
         """Whether the gateway runs programs that are files, so that a location may say which files."""
-        return self.names in ("", "address")
+        return self.target_kind in ("", "address")
 
     @property
     def may_be_several(self) -> bool:
         """Whether a location may have several gateways of the kind, which share its requests."""
-        return self.names in ("address", "url")
+        return self.target_kind in ("address", "url")
 
 
 GATEWAYS = {

@@ -46,7 +46,7 @@ MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
 MAX_PAIRS = 100_000  # pairs of positions, and triples of them, that are examined for one pattern
 MAX_COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
 MAX_LOOPS = 3  # loops that one text may pass in several ways
-LATIN = 0x17F  # the last character of ALPHABET's beginning
+LAST_LATIN = 0x17F  # the end of Latin Extended-A, with which ALPHABET begins
 # Groups that set flags for a part of a pattern, and those for all of it
 LOCAL_ASCII, LOCAL_CASE = (
     re.compile(r"\(\?[a-zA-Z-]*[au][a-zA-Z-]*:"),
@@ -152,14 +152,14 @@ def examine(pattern: str) -> PatternCost:
 
 
 def characters_named(items: Any) -> set[int]:
-    """Return the characters above those of Latin that a parsed pattern, or a part of it, names.
+    """Return the characters above LAST_LATIN that a pattern names. items: of re._parser, or a part of them.
 
     A number counts as a character, even if it is a count of repetitions: a few characters more do no harm.
     """
     found: set[int] = set()
     if isinstance(items, int):
         # The names of operations, such as LITERAL, are of a subclass of int.
-        return {items} if type(items) is int and items > LATIN else found
+        return {items} if type(items) is int and items > LAST_LATIN else found
     if isinstance(items, str | None):
         return found
     for each in items:

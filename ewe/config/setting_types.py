@@ -428,20 +428,28 @@ def parse_application(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def parse_database(text: str) -> tuple[str, str, str]:
-    """Return the name of a database, its driver, and its source, "" if only a daemon knows it. Raises ValueError.
+class DatabaseValue(NamedTuple):
+    """A value of the setting `database`. source: "" if only a daemon knows it."""
+
+    name: str
+    driver: str
+    source: str
+
+
+def parse_database(text: str) -> DatabaseValue:
+    """Return the database that a text NAME=SOURCE names. Raises ValueError.
 
     >>> parse_database("log=access.db")
-    ('log', 'sqlite', 'access.db')
-    >>> parse_database("shop=postgresql:host=/run/postgresql dbname=shop")
-    ('shop', 'postgresql', 'host=/run/postgresql dbname=shop')
-    >>> parse_database("~alice:shop=/home/alice/shop.db")
-    ('~alice:shop', 'sqlite', '/home/alice/shop.db')
+    DatabaseValue(name='log', driver='sqlite', source='access.db')
+    >>> parse_database("shop=postgresql:host=/run/postgresql dbname=shop").source
+    'host=/run/postgresql dbname=shop'
+    >>> parse_database("~alice:shop=/home/alice/shop.db").name
+    '~alice:shop'
     """
     match = _matched(
         r"([A-Za-z_][\w-]{0,63}|~[\w.-]{1,32}(?::[\w-]{1,63})?)(?:=(?:(sqlite|postgresql):)?(.+))?", text
     )
-    return match[1], match[2] or "sqlite", match[3] or ""
+    return DatabaseValue(match[1], match[2] or "sqlite", match[3] or "")
 
 
 def parse_table(text: str) -> tuple[str, str]:
@@ -460,7 +468,9 @@ def parse_saved_query(text: str) -> tuple[str, str, str]:
 
 def _saved_queries(raw: object) -> tuple[str, ...]:
     """Return the texts of saved queries, one or a list. Raises ValueError."""
-    items = (raw,) if isinstance(raw, str) else raw  # SQL has commas, and several lines
+    items = (
+        (raw,) if isinstance(raw, str) else raw
+    )  # texts() would divide it: SQL has commas, and several lines
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
     for item in items:
@@ -552,7 +562,7 @@ DATABASES = texts(
     "NAME=SOURCE",
     "different names, each with = and a file of SQLite, or =postgresql: and a connection string",
     parse_database,
-    unique_by=lambda item: parse_database(item)[0],
+    unique_by=lambda item: parse_database(item).name,
 )
 VARIABLES = Kind(
     "NAME=VALUE",

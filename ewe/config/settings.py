@@ -325,9 +325,9 @@ KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() f
 
 def _unknown(origin: str, key: str) -> ConfigError:
     """Return the error for a key that is no setting."""
-    from ewe.config.site_tables import misplaced
+    from ewe.config.site_tables import misplaced_key
 
-    return misplaced(origin, key) or unknown_key(f"{origin}:", key, KEYS)
+    return misplaced_key(origin, key) or unknown_key(f"{origin}:", key, KEYS)
 
 
 def now_called(origin: str, setting: Setting[Any]) -> str:

@@ -70,12 +70,12 @@ class TableWithSettings:
 class LocationTable(TableWithSettings):
     """One [[site.location]]: the paths that it matches, and the values of its keys."""
 
-    kind: str = ""  # prefix, path or pattern
-    match_value: str = ""  # the prefix, path or pattern itself
+    match_key: str = ""  # prefix, path or pattern
+    match_value: str = ""  # its value
 
     def __str__(self) -> str:
         """Return the key that gives the paths, for messages: prefix = "/app"."""
-        return f"{self.kind} = {quoted(self.match_value)}"
+        return f"{self.match_key} = {quoted(self.match_value)}"
 
 
 @dataclass
@@ -185,19 +185,19 @@ def parse_gateway(text: str) -> GatewayValue:
     GatewayValue(kind='wsgi', target='wiki:app')
     """
     kind, colon, rest = text.partition(":")
-    if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
+    if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].target_kind):
         raise ValueError(text)
-    names = GATEWAYS[kind].names
-    rest = rest.removeprefix("//") if names != "url" else rest
-    if names == "address":
-        if parse_address(rest).kind == "fd":
+    target_kind = GATEWAYS[kind].target_kind
+    target = rest.removeprefix("//") if target_kind != "url" else rest
+    if target_kind == "address":
+        if parse_address(target).kind == "fd":
             raise ValueError(text)
-    elif names == "application":
-        if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", rest) is None:
+    elif target_kind == "application":
+        if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", target) is None:
             raise ValueError(text)
-    elif colon and not rest:
+    elif colon and not target:
         raise ValueError(text)
-    return GatewayValue(kind, rest)
+    return GatewayValue(kind, target)
 
 
 def _gateway(raw: object) -> tuple[str, ...]:
@@ -270,9 +270,9 @@ for _key, _answer in ANSWERS.items():
 
 
 def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable, ...]:
-    """Return the tables [[site]] of a settings file. origin: of the key `site`. settings: of ewe, by key.
+    """Return the tables [[site]] of a settings file. Raises ConfigError.
 
-    Raises ConfigError.
+    raw: the value of the key `site`. origin: where that key stands, "ewe.toml line 3". settings: key -> Setting.
     """
     if not isinstance(raw, list | tuple) or not all(isinstance(each, Mapping) for each in raw):
         raise ConfigError(f"{origin}: site must be tables: write [[site]]")
@@ -290,7 +290,7 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
 
 
 def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
-    """Yield the lines of a file that has these tables."""
+    """Yield the lines of a TOML file that has these tables, each with its origin as a comment."""
     for site in sites:
         yield f"[[site]]  # {site.origin}"
         values = {key: value for key, value in site.values.items() if value}
@@ -300,7 +300,7 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
             settings = {each.key: each.raw for each in location.own_settings}
-            own = {location.kind: location.match_value, **location.values, **settings, **location.steps}
+            own = {location.match_key: location.match_value, **location.values, **settings, **location.steps}
             yield from (f"{key} = {toml_value(value)}" for key, value in own.items())
 
 
@@ -321,7 +321,7 @@ def as_table(raw: Mapping[str, Any], origin: str) -> SourcedTable:
 
 
 def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
-    """Return one [[site]]. Raises ConfigError."""
+    """Return the values of one [[site]] and of its locations. Raises ConfigError."""
     site = SiteTable(table.origin, table.lines)
     allowed = {key: setting for key, setting in settings.items() if setting.scope != "server"}
     for key, raw in read_known_keys(site, table, SITE, allowed):
@@ -336,20 +336,20 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
         else:
             known = (*SITE, "location", *STEPS, *allowed)
             at = table.origin_of(key)
-            raise misplaced(at, key) or unknown_key(f"{at}:", key, known, table="[[site]]")
+            raise misplaced_key(at, key) or unknown_key(f"{at}:", key, known, table="[[site]]")
     check_reached(site.locations)
     return site
 
 
 def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
-    """Return one [[site.location]]. Raises ConfigError."""
+    """Return the values of one [[site.location]]. Raises ConfigError."""
     matches = [key for key in MATCH if key in table]
     if len(matches) != 1:
         fault = f"not {' and '.join(matches)}" if matches else "and this one has none"
         raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {fault}")
-    kind = matches[0]
-    location = LocationTable(table.origin, table.lines, kind=kind)
-    location.match_value = MATCH[kind].kind.read_at(location.label_of(kind), table[kind])
+    [match_key] = matches
+    location = LocationTable(table.origin, table.lines, match_key=match_key)
+    location.match_value = MATCH[match_key].kind.read_at(location.label_of(match_key), table[match_key])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
     for key, raw in read_known_keys(location, table, LOCATION, allowed):
         if key in ANSWERS:
@@ -359,15 +359,15 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
             raise ConfigError(
                 f"{table.origin_of(key)}: {key} is no setting of a location: set it in [[site]] or above"
             )
-        elif key != kind:
+        elif key != match_key:
             known = (*MATCH, *LOCATION, *ANSWERS, *STEPS, *allowed)
             at = table.origin_of(key)
-            raise misplaced(at, key) or unknown_key(f"{at}:", key, known, table="[[site.location]]")
+            raise misplaced_key(at, key) or unknown_key(f"{at}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
 
 
-def misplaced(origin: str, key: str) -> ConfigError | None:
+def misplaced_key(origin: str, key: str) -> ConfigError | None:
     """Return the error for a key that belongs into another table; None if no table has it."""
     if key in STEPS:
         where = "[[site]] and of [[site.location]]"
@@ -421,8 +421,10 @@ def check_location(location: LocationTable) -> None:
             f"{location.label_of('status')} {values['status']} needs redirect, which says where to"
         )
     for key in ANSWERS:
-        if key in values and location.kind != "prefix":
-            raise ConfigError(f"{location.label_of(key)} answers below a prefix, not for a {location.kind}")
+        if key in values and location.match_key != "prefix":
+            raise ConfigError(
+                f"{location.label_of(key)} answers below a prefix, not for a {location.match_key}"
+            )
     if "gateway" in values:
         check_gateway(location)
 
@@ -435,9 +437,9 @@ def check_gateway(location: LocationTable) -> None:
         raise ConfigError(
             f"{location.label_of(files[0])} says which files answer, and gateway = {kind} has none"
         )
-    if GATEWAYS[kind].names == "application" and location.kind != "prefix":
+    if GATEWAYS[kind].target_kind == "application" and location.match_key != "prefix":
         raise ConfigError(
-            f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.kind}"
+            f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.match_key}"
         )
 
 
@@ -451,10 +453,12 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
     """Raise ConfigError for a location that no request can reach, because an earlier one takes all of its paths."""
     before: list[LocationTable] = []
     for each in locations:
-        if each.kind != "pattern":
+        if each.match_key != "pattern":
             for earlier in before:
-                same = (earlier.kind, earlier.match_value) == (each.kind, each.match_value)
-                if same or (earlier.kind == "prefix" and is_below(each.match_value, earlier.match_value)):
+                same = (earlier.match_key, earlier.match_value) == (each.match_key, each.match_value)
+                if same or (
+                    earlier.match_key == "prefix" and is_below(each.match_value, earlier.match_value)
+                ):
                     raise ConfigError(
                         f"{each.origin}: {each} is never reached: {earlier} ({earlier.origin}) takes all of its"
                         " paths, and the first that matches answers: put this one above it"
@@ -464,7 +468,7 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
 
 def passes_all_on(locations: Sequence[LocationTable]) -> bool:
     """Return whether no location uses the site's document root, and one of them covers every path."""
-    covers_all = any(each.kind == "prefix" and each.match_value == "/" for each in locations)
+    covers_all = any(each.match_key == "prefix" and each.match_value == "/" for each in locations)
     return covers_all and not any(map(uses_document_root, locations))
 
 

@@ -192,7 +192,7 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
     # Affinity takes a text with a slash at its beginning for the path of the cookie. A pattern is not a path.
-    covered = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
+    covered = f"~{table.match_value}" if table.match_key == "pattern" else table.match_value
     affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], covered, connections.addresses)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:

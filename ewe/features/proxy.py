@@ -197,7 +197,7 @@ class Proxy:
         fields, encoded = head.fields, head.encoded
         self.upstream_is_old = self.upstream_is_old or head.http_1_0
         if head.mapped:
-            field, host = self.mapping.field, request.host if self.keeps_host else self.host
+            field, host = self.mapping.map_field, request.host if self.keeps_host else self.host
             fields = tuple((name, field(name.lower(), value, host)) for name, value in fields)
             if fields != head.fields:
                 encoded = b""

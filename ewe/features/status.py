@@ -201,10 +201,10 @@ def hides_client(request: Request, io: Stream) -> bool:
     A trusted proxy names the client in a header of the PROXY protocol, or in the field of the setting
     trusted-fields. It does not name the client in another field, or by "for=unknown" (RFC 7239 section 6.2).
     """
-    connected = io.connected
-    if connected is not None:
-        by_proxy_header = io.peer != connected.client
-        if by_proxy_header or (connected.trusted and io.client != connected.client):
+    endpoints = io.endpoints
+    if endpoints is not None:
+        by_proxy_header = io.peer != endpoints.client
+        if by_proxy_header or (endpoints.trusted and io.client != endpoints.client):
             return False
     return any(request.get(name) is not None for name in PROXY_FIELDS)
 

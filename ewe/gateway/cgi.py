@@ -161,7 +161,7 @@ def name_and_port(request: Request, io: Stream) -> tuple[str, str]:
     host, port_of_host = split_host(request.host)
     address, port = io.server
     is_unix_socket = address == "localhost" and (io.peer or io.client)[0] == "unix:"
-    if is_unix_socket and (io.connected is None or io.server is io.connected.server):
+    if is_unix_socket and (io.endpoints is None or io.server is io.endpoints.server):
         return host or address, port_of_host or ("443" if io.scheme == "https" else "80")
     return host or address, str(port)
 

@@ -165,7 +165,7 @@ class ContentCache:
             return copy.respond(request)
         if "only-if-cached" in request_directives:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
-        trusted = io.connected is not None and io.connected.trusted
+        trusted = io.endpoints is not None and io.endpoints.trusted
         unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
         miss = Miss(key, request, ask, copy, reason, unkeyed, personal=personal)
         if not may_collapse(miss):

@@ -43,7 +43,7 @@ def misdirected_response(request: Request, io: Stream, names: Collection[str]) -
     """
     # Behind a proxy, io.server and io.client come from the proxy's headers (Stream). Here the addresses of the
     # connection itself decide.
-    server = io.server if io.connected is None else io.connected.server
+    server = io.server if io.endpoints is None else io.endpoints.server
     if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
         return None
     return foreign_host_response(request, names)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from ewe.http.addresses import Networks
 from ewe.http.forwarded import X_FORWARDED_FIELDS, Hop, Origin, origin_of, parse_forwarded, parse_x_forwarded
 from ewe.http.messages import Request, with_host
-from ewe.streams.base import Connected
+from ewe.streams.base import Endpoints
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -58,13 +58,13 @@ class TrustedProxies:
 
         Raises HTTPError(400) if a trusted proxy names a malformed host, or its Forwarded field is malformed.
         """
-        connected = stream.connected
-        if connected is None:
+        endpoints = stream.endpoints
+        if endpoints is None:
             trusted = stream.client[0] in self.networks
-            connected = Connected(stream.client, stream.server, stream.scheme, trusted)
-            stream.connected = connected
+            endpoints = Endpoints(stream.client, stream.server, stream.scheme, trusted)
+            stream.endpoints = endpoints
             stream.peer = stream.peer or stream.client
-        if not connected.trusted:
+        if not endpoints.trusted:
             return request
         reset(stream)
         values = request.values
@@ -75,12 +75,12 @@ class TrustedProxies:
             stream.client = origin.client
         host = origin.host or request.host
         if origin.scheme or origin.port:
-            scheme = origin.scheme or connected.scheme
+            scheme = origin.scheme or endpoints.scheme
             port = origin.port or port_of(host) or (443 if scheme == "https" else 80)
             stream.scheme = scheme
-            stream.server = server_of(connected.server[0], port)
-        if stream.client != connected.client:
-            stream.params, stream.block = NO_PARAMS, b""
+            stream.server = server_of(endpoints.server[0], port)
+        if stream.client != endpoints.client:
+            stream.gateway_params, stream.libcgi_block = NO_PARAMS, b""
         return request if host == request.host else with_host(request, host)
 
 
@@ -89,19 +89,19 @@ def http_peer(stream: Stream) -> str:
 
     `peer` alone does not tell: it may be a balancer that speaks the PROXY protocol, and passes no HTTP on.
     """
-    connected = stream.connected
-    if connected is not None and not connected.trusted:
+    endpoints = stream.endpoints
+    if endpoints is not None and not endpoints.trusted:
         return stream.client[0]
     return (stream.peer or stream.client)[0]
 
 
 def reset(stream: Stream) -> None:
     """Set the stream's client, server and scheme back to the connection's, before the next request is read."""
-    connected = stream.connected
-    if connected is not None:
-        if stream.client != connected.client:
-            stream.params, stream.block = NO_PARAMS, b""
-        stream.client, stream.server, stream.scheme = connected.client, connected.server, connected.scheme
+    endpoints = stream.endpoints
+    if endpoints is not None:
+        if stream.client != endpoints.client:
+            stream.gateway_params, stream.libcgi_block = NO_PARAMS, b""
+        stream.client, stream.server, stream.scheme = endpoints.client, endpoints.server, endpoints.scheme
 
 
 def port_of(host: str) -> int:

@@ -98,10 +98,10 @@ def parameters(
         variables = request_variables(request, io, script, length, root)
         encoded = codec.encode_request(variables | dict(more), length)
         connections.params_of_requests[request] = (key, encoded)
-    params_codec, connection = io.params  # the connection's variables, once encoded for a codec
+    params_codec, connection = io.gateway_params  # the connection's variables, once encoded for a codec
     if params_codec is not codec:
         connection = codec.encode_pairs(connection_variables(io).items())
-        io.params = (codec, connection)
+        io.gateway_params = (codec, connection)
     return encoded + connection
 
 

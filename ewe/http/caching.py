@@ -26,7 +26,7 @@ DIRECTIVE = re.compile(
     r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"((?:[^"\\]|\\.)*)"|([^\s,;"]*)))?[ \t]*(?=,|\Z)'
 )
 # Statuses that describe a resource, and not one moment or one client
-STATUSES = frozenset({200, 203, 300, 301, 302, 307, 308, 404, 410})
+STORABLE_STATUSES = frozenset({200, 203, 300, 301, 302, 307, 308, 404, 410})
 MAX_SECONDS = 1 << 31  # section 1.2.2
 MAX_VARY = 8  # fields; with more, the cache would store a copy for nearly every client
 # Fields that browsers, feed readers and robots send with every request. Without this list, almost no response could
@@ -44,11 +44,11 @@ ADDED_BY_PROXY = frozenset({
     "x-real-ip", "x-request-id",
 })  # fmt: skip
 # A proxy writes these fields for the upstream itself, so their values in the client's request select no response.
-OF_CONNECTION = frozenset({"connection", "forwarded", "x-forwarded-for", "x-real-ip"})
+WRITTEN_BY_PROXY = frozenset({"connection", "forwarded", "x-forwarded-for", "x-real-ip"})
 # Options of Connection that name no field of the key. A proxy drops each field that Connection names. The upstream
 # would then answer a request that differs from the cache's key (RFC 9110 section 7.6.1).
 OPTIONS = frozenset({"close", "keep-alive", "te", ""})
-SAYS_SCHEME = re.compile(r'proto="?([a-z]*)')
+FORWARDED_SCHEME = re.compile(r'proto="?([a-z]*)')
 
 
 def directives(value: str | None) -> dict[str, str]:
@@ -139,7 +139,7 @@ def may_store(
     cache_control: the directives of the response. personal: is_personal() of the request.
     """
     if (
-        response.status not in STATUSES
+        response.status not in STORABLE_STATUSES
         or "no-store" in cache_control
         or "private" in cache_control
         or response.target is not None
@@ -156,7 +156,7 @@ def may_store(
     if "set-cookie" in names or "content-range" in names:
         return False
     varying = fields_in_vary(response)
-    return varying is not None and OF_CONNECTION.isdisjoint(varying)
+    return varying is not None and WRITTEN_BY_PROXY.isdisjoint(varying)
 
 
 def unkeyed_fields(request: Request, scheme: str, port: int, trusted: bool) -> frozenset[str]:
@@ -178,7 +178,7 @@ def unkeyed_fields(request: Request, scheme: str, port: int, trusted: bool) -> f
     if trusted:
         unkeyed -= ADDED_BY_PROXY
         forwarded = values.get("forwarded", "").lower()
-        if "host=" not in forwarded and set(SAYS_SCHEME.findall(forwarded)) <= {scheme}:
+        if "host=" not in forwarded and set(FORWARDED_SCHEME.findall(forwarded)) <= {scheme}:
             unkeyed.discard("forwarded")
         for name, value in (("host", request.host), ("proto", scheme), ("port", str(port))):
             if values.get(f"x-forwarded-{name}") == value:

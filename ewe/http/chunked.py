@@ -29,9 +29,7 @@ HEX_DIGITS = b"0123456789abcdefABCDEF"
 
 
 class ChunkedDecoder:
-    """Decodes a chunked body: RFC 9112 section 7.1. feed() takes the bytes that arrive, in pieces of any size.
-
-        chunked-body = *( size [ extensions ] CRLF data CRLF ) "0" [ extensions ] CRLF trailers CRLF
+    """Decodes a chunked body. feed() takes the bytes that arrive, in pieces of any size.
 
     Extensions and trailers are checked and dropped (section 7.1.2 allows it). An incomplete line stays in `rest`.
     When `finished` is True, `rest` holds the bytes after the body. Raises HTTPError: 400; 413 above max_body; 431
@@ -44,19 +42,21 @@ class ChunkedDecoder:
         rf"([0-9A-Fa-f]{{1,15}})(?:[ \t]*;[ \t]*{TOKEN}+(?:[ \t]*=[ \t]*(?:{TOKEN}+|{QUOTED}))?)*"
     )
     BEGUN_SIZE_LINE = re.compile(r"(?:[0-9A-Fa-f]{1,15}[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?)?\r?")
-    SHORT_LINE = 15 + 2  # bytes of a size line without extensions, with its CRLF
-    MAX_LINE = 1024  # bytes of a size line with its extensions; this bounds the buffer
+    SHORT_LINE_BYTES = 15 + 2  # bytes of a size line without extensions, with its CRLF
+    MAX_LINE_BYTES = 1024  # bytes of a size line with its extensions; this bounds the buffer
     MAX_CHUNKS = 1000  # chunks decoded in one feed(): a thousand chunks of one byte take some milliseconds
-    MAX_EXTENSIONS = 16 * 1024  # bytes in one body: a megabyte of extensions for a byte of data is an attack
+    MAX_EXTENSION_BYTES = (
+        16 * 1024
+    )  # bytes in one body: a megabyte of extensions for a byte of data is an attack
 
     rest = b""
     at = 0  # bytes of `rest` that have been decoded; each feed() removes them once, at its end
     finished = False
-    total = 0
-    overhead = 0
-    overhead_of_trailer = 0
-    left = 0  # bytes of the current chunk still to come
-    room = 0  # decoded bytes that this feed() may still return
+    body_bytes = 0
+    extension_bytes = 0
+    trailer_bytes = 0
+    left_bytes = 0  # of the current chunk, still to come
+    room_bytes = 0  # decoded, which this feed() may still return
     fault: HTTPError | None = None  # an error behind bytes that feed() had to return first
     needs_data = True  # decoding needs more bytes from the client
 
@@ -74,7 +74,7 @@ class ChunkedDecoder:
         if self.fault is not None:
             raise self.fault
         self.rest = self.rest + data if self.rest else data
-        self.room = most
+        self.room_bytes = most
         pieces: list[bytes] = []
         try:
             while not self.finished and len(pieces) < self.MAX_CHUNKS and self.state(pieces):
@@ -83,7 +83,7 @@ class ChunkedDecoder:
             self.fault = error
             if not pieces:
                 raise
-        self.needs_data = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
+        self.needs_data = self.room_bytes > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
         self.rest = self.rest[self.at :]
         self.at = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -120,53 +120,56 @@ class ChunkedDecoder:
     def read_size(self, pieces: list[bytes]) -> bool:
         """Read a size line. Take chunks without extensions that have arrived whole: they need no pattern."""
         rest, at = self.rest, self.at
-        while (end := rest.find(b"\r\n", at, at + self.SHORT_LINE)) > at:
+        while (end := rest.find(b"\r\n", at, at + self.SHORT_LINE_BYTES)) > at:
             if (digits := rest[at:end]).strip(HEX_DIGITS):
                 break
             size = int(digits, 16)
             data_end = end + 2 + size
             if (
-                not 0 < size < self.room
+                not 0 < size < self.room_bytes
                 or rest[data_end : data_end + 2] != b"\r\n"
                 or len(pieces) >= self.MAX_CHUNKS - 1
-                or self.total + size > self.limits.max_body
+                or self.body_bytes + size > self.limits.max_body
             ):
                 self.at = end + 2
                 self.begin_chunk(size)
                 return True
             pieces.append(rest[end + 2 : data_end])
-            self.room -= size
-            self.total += size
+            self.room_bytes -= size
+            self.body_bytes += size
             self.at = at = data_end + 2
-        match = self.take_line(self.SIZE_LINE, self.MAX_LINE)
+        match = self.take_line(self.SIZE_LINE, self.MAX_LINE_BYTES)
         if match is None:
-            self.check_line(self.BEGUN_SIZE_LINE, "a chunk's size line", self.MAX_LINE, 400)
+            self.check_line(self.BEGUN_SIZE_LINE, "a chunk's size line", self.MAX_LINE_BYTES, 400)
             return False
-        self.overhead += len(match[0]) - len(match[1])
+        self.extension_bytes += len(match[0]) - len(match[1])
         self.begin_chunk(int(match[1], 16))
-        if self.overhead > self.MAX_EXTENSIONS:
-            raise HTTPError(400, f"a chunked body has more than {self.MAX_EXTENSIONS} bytes of extensions")
+        if self.extension_bytes > self.MAX_EXTENSION_BYTES:
+            raise HTTPError(
+                400, f"a chunked body has more than {self.MAX_EXTENSION_BYTES} bytes of extensions"
+            )
         return True
 
     def begin_chunk(self, size: int) -> None:
         """Begin a chunk; size: 0 for the last one. Raises HTTPError(413)."""
-        self.left = size
-        self.total += size
-        if self.total > self.limits.max_body:
+        self.left_bytes = size
+        self.body_bytes += size
+        if self.body_bytes > self.limits.max_body:
             raise HTTPError(413, f"a chunked body has more than {self.limits.max_body} bytes (max-body)")
         self.state = self.read_data if size else self.read_trailer
 
     def read_data(self, pieces: list[bytes]) -> bool:
         """Read the data of a chunk, as far as the data has arrived, then the CRLF after it."""
-        if self.left:
-            piece = self.rest[self.at : self.at + (self.left if self.left < self.room else self.room)]
+        if self.left_bytes:
+            wanted = self.left_bytes if self.left_bytes < self.room_bytes else self.room_bytes
+            piece = self.rest[self.at : self.at + wanted]
             if not piece:
                 return False
             pieces.append(piece)
-            self.left -= len(piece)
-            self.room -= len(piece)
+            self.left_bytes -= len(piece)
+            self.room_bytes -= len(piece)
             self.at += len(piece)
-            if self.left or self.room <= 0:
+            if self.left_bytes or self.room_bytes <= 0:
                 return False
         end = self.rest[self.at : self.at + 2]
         if not b"\r\n".startswith(end):
@@ -187,7 +190,7 @@ class ChunkedDecoder:
         if match is None:
             self.check_line(BEGUN_FIELD_LINE, "a trailer's field line", self.limits.max_field, 431)
             return False
-        self.overhead_of_trailer += len(match[0]) + 2
-        if self.overhead_of_trailer > self.limits.max_head:
+        self.trailer_bytes += len(match[0]) + 2
+        if self.trailer_bytes > self.limits.max_head:
             raise HTTPError(431, f"the trailers have more than {self.limits.max_head} bytes (max-head)")
         return True

@@ -22,8 +22,9 @@ REQUEST_LINE = re.compile(rf"({TOKEN}{{1,{MAX_METHOD_CHARS}}}) ([\x21-\x7e]+) HT
 BEGUN_REQUEST_LINE = re.compile(rf"(?:({TOKEN}+)(?: (?:([\x21-\x7e]+)(?: [HTTP/0-9.]{{0,8}})?)?)?)?\r?")
 BEGUN_FIELD_LINE = re.compile(rf"(?:{TOKEN}+(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?")
 MATCHED_BYTES = 64  # bytes of a line to match, if the bytes after them have been checked without a pattern
-IN_NAME = "".join(re.findall(TOKEN, bytes(range(128)).decode("ascii"))).encode("ascii")
-IN_LINE = bytes({*b"\t\r", *range(0x20, 0x7F), *range(0x80, 0x100)})
+# The bytes that a field name may have, and those of a line
+VALID_IN_NAME = "".join(re.findall(TOKEN, bytes(range(128)).decode("ascii"))).encode("ascii")
+VALID_IN_LINE = bytes({*b"\t\r", *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
 def parse_request_line(line: str, limits: RequestLimits) -> tuple[str, str, tuple[int, int]]:
@@ -171,9 +172,9 @@ def without_valid_rest(data: bytes, line_start: int, max_line_bytes: int) -> byt
     `max_line_bytes`, is not shortened.
     """
     line = data[line_start:]
-    # IN_LINE and IN_NAME are the valid bytes: translate() deletes them, and invalid bytes remain.
+    # translate() deletes the valid bytes, so the invalid ones remain.
     if not MATCHED_BYTES < len(line) <= max_line_bytes or b"\n" in line or b"\r" in line[:-1]:
         return data
-    if line_start and line.partition(b":")[0].translate(None, IN_NAME):
+    if line_start and line.partition(b":")[0].translate(None, VALID_IN_NAME):
         return data
-    return data if line.translate(None, IN_LINE) else data[: line_start + MATCHED_BYTES]
+    return data if line.translate(None, VALID_IN_LINE) else data[: line_start + MATCHED_BYTES]

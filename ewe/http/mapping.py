@@ -26,37 +26,37 @@ class Mapping:
         self.replacement = None if replacement is None else replacement.rstrip("/")
         self.authorities = frozenset("//" + each.lower() for each in authorities)
 
-    def field(self, name: str, value: str, host: str) -> str:
+    def map_field(self, name: str, value: str, host: str) -> str:
         """Return a field's value for the client. name: in lower case. host: the host of the request."""
         if name == "set-cookie":
-            return self.cookie(value)
-        return self.location(value, host) if name in ("location", "content-location") else value
+            return self.map_cookie(value)
+        return self.map_location(value, host) if name in ("location", "content-location") else value
 
-    def path(self, path: str) -> str:
+    def map_path(self, path: str) -> str:
         """Return the client's path for an absolute path of the upstream."""
         if self.replacement is None or not (path + "/").startswith(self.replacement + "/"):
             return path
         return (self.prefix + path[len(self.replacement) :]) or "/"
 
-    def location(self, value: str, host: str) -> str:
+    def map_location(self, value: str, host: str) -> str:
         """Return a URL for the client.
 
         A URL with the upstream's own address would bypass the proxy; it is replaced by a path. A URL with the
         request's host keeps that host, and its path is mapped. Other URLs are not changed.
         """
         if value.startswith("/") and not value.startswith("//"):
-            return self.path(value)
+            return self.map_path(value)
         match = ABSOLUTE.fullmatch(value)
         if match is None:
             return value
         scheme, authority, path, rest = match.groups()
-        path = self.path(path or "/")
+        path = self.map_path(path or "/")
         if authority.lower() == "//" + host.lower():
             return f"{scheme}:{authority}{path}{rest}"
         return path + rest if authority.lower() in self.authorities else value
 
-    def cookie(self, value: str) -> str:
+    def map_cookie(self, value: str) -> str:
         """Return a Set-Cookie value for the client, with its path mapped."""
         if self.replacement is None:
             return value
-        return ATTRIBUTE.sub(lambda match: match[1] + self.path(match[2].strip()), value)
+        return ATTRIBUTE.sub(lambda match: match[1] + self.map_path(match[2].strip()), value)

@@ -203,8 +203,8 @@ class Response:
     Content-Length and Transfer-Encoding, which ewe.response_writer adds. length: the length of the body in bytes;
     None if unknown. cause: the reason of a failure, for the error log. target: of a local redirect; the site
     answers for this target instead. release: called once when the body is no longer needed, to close the file of
-    its Regions. encoded_head: the result of encoded(), once it was called; b"" before. If the body is bytes, the
-    Response is never changed, and may be sent many times.
+    its Regions. cached_head: some fields, and their encode_head() or b"". encoded_head: the result of encoded();
+    b"" before its first call. If the body is bytes, the Response is never changed, and may be sent many times.
     """
 
     __slots__ = (
@@ -235,7 +235,7 @@ class Response:
             raise ValueError(f"the status of a response is {given!r}")
         self.status = status
         self.fields = tuple(fields)
-        self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
+        self.cached_head = (self.fields, head)
         self.body = b"" if status in BODILESS_STATUSES and isinstance(body, bytes) else body
         self.reason = reason if reason is not None else REASONS.get(status, "Unknown")
         self.cause = cause
@@ -248,7 +248,7 @@ class Response:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
 
         Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
-        Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
+        Raises ValueError if a name, a value or the reason could split the response (RFC 9110 section 5.5).
         """
         if not self.encoded_head:
             fields, head = self.cached_head
@@ -358,6 +358,8 @@ class CachedFile(StorableResponse, FileResponse):
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
     """Return a status line and field lines, each with its CRLF. Raises ValueError like Response.encoded()."""
+    if "\r" in reason or "\n" in reason:
+        raise ValueError(f"reason {reason[:80]!r} cannot stand in a response")
     lines = [f"HTTP/1.1 {status} {reason}\r\n"]
     for name, value in fields:
         line = f"{name}: {value}"

@@ -6,9 +6,8 @@ r"""The parser: from the bytes of a head to a Request.
     \r\n                            the empty line that ends the head
 
 parse_request() takes a whole head. One pattern checks the request line, one pattern checks each field line, and
-splits it. The code is short, and fast, since patterns run in C. Four files have the rules of the parts: lines.py
-(the request line), fields.py (names and values), target.py (path, query and Host), framing.py (the end of the
-body).
+splits it. Four files have the rules of the parts: lines.py (the request line), fields.py (names and values),
+target.py (path, query and Host), framing.py (the end of the body).
 
 **Strict parsing.** If the RFC leaves a choice about framing, the target or Host, ewe makes the strict choice. If
 two servers in a chain read the same bytes differently, an attacker can hide one request inside another (request
@@ -18,7 +17,7 @@ feed, a folded field, a space before the colon, two Host fields.
 A head that does not match the patterns has a fault. check_head() (lines.py) looks for the first one. It also
 checks a head of which only a part has arrived, so a fault leads to the same error, in whichever pieces it arrives.
 
-Read next: messages.py (Request, Response), target.py, framing.py, lines.py. Chunked bodies are in chunked.py.
+Read next: messages.py (Request, Response); chunked.py.
 """
 
 from __future__ import annotations

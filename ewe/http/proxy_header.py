@@ -12,8 +12,6 @@ UNKNOWN (version 1) no addresses count: the proxy checks the health of the serve
 addresses are used. ewe reads two of the further values: it verifies the checksum, if there is one, and PP2_TYPE_SSL
 shows that the client uses TLS to the proxy. Other values are skipped.
 
-The parser does no I/O: parse() gets all bytes that have arrived, and returns None until the header is complete.
-
 Source: "The PROXY protocol, versions 1 & 2", HAProxy, https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 Read next: gateway/proxy_protocol.py, which reads the header from a stream.
 """
@@ -62,7 +60,7 @@ class ProxyHeader(NamedTuple):
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """Parse the header at the beginning of `data`; return None if it is incomplete. Raises Malformed."""
+    """Parse the header at the beginning of all bytes so far; return None if it is incomplete. Raises Malformed."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
         return parse_version_2(data)
     if data[: len(FIRST)] == FIRST[: len(data)]:

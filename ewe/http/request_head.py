@@ -1,9 +1,7 @@
 """The head of a request that a proxy sends to the upstream. It is made from a parsed Request, and never copied.
 
-If two servers in a chain read the same bytes differently, an attacker can make one server see two requests where
-the other sees one (request smuggling). ewe therefore writes a new head from the parsed parts: method, target,
-fields, framing. The upstream gets only those bytes of the client's head that ewe's parser has accepted in a name or
-a value.
+ewe writes a new head from the parsed parts: method, target, fields, framing. The upstream gets only those bytes of
+the client's head that ewe's parser has accepted, and cannot read them differently (request smuggling, parser.py).
 
     the client's head                     the upstream's head
     Host                                  Host: the same, or the upstream's address

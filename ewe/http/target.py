@@ -74,7 +74,7 @@ def checked_host(host: str) -> str:
 def is_ipv6(text: str) -> bool:
     """Return whether `text` is an IPv6address: eight groups, or at most seven groups and one "::".
 
-    An IPv4 address may replace the last two groups.
+    An IPv4 address may replace the last two groups (RFC 3986 section 3.2.2).
     """
     head, gap, tail = text.partition("::")
     groups = [group for part in (head, tail) if part for group in part.split(":")]

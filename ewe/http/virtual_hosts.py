@@ -12,13 +12,13 @@ from typing import Generic, NamedTuple, TypeVar
 from ewe.bounded import BoundedDict
 
 T = TypeVar("T")
-MAX_HOSTS = 1024  # cached hosts; clients choose the names, so the cache must be bounded
+MAX_HOSTS = 1024  # cached Host fields; clients choose them, so the cache must be bounded
 MAX_NAME_CHARS = 255  # RFC 1035 section 2.3.4
 MAX_CACHED_HOST_CHARS = MAX_NAME_CHARS + 15  # with a final dot and a port
 ANY = frozenset({"0.0.0.0", "::", "*"})
 
 
-class Host(NamedTuple):
+class VirtualHost(NamedTuple):
     """The names and addresses of one site.
 
     names: "example.org" or "*.example.org", in lower case; empty for every name. listen: the server's (address,
@@ -30,11 +30,11 @@ class Host(NamedTuple):
 
 
 class VirtualHosts(Generic[T]):
-    """Chooses one of several objects, each of which belongs to a Host. There is at least one."""
+    """Chooses one of several objects, each of which belongs to a VirtualHost. There is at least one."""
 
-    def __init__(self, all: Sequence[tuple[Host, T]]) -> None:
-        self.all = all
-        self.by_address = any(host.listen for host, _ in all)
+    def __init__(self, sites: Sequence[tuple[VirtualHost, T]]) -> None:
+        self.sites = sites
+        self.by_address = any(host.listen for host, _ in sites)
         self.known: BoundedDict[tuple[str, tuple[str, int] | None], T] = BoundedDict(MAX_HOSTS)
 
     def choose(self, host: str, server: tuple[str, int]) -> T:
@@ -53,7 +53,7 @@ class VirtualHosts(Generic[T]):
 
     def choose_uncached(self, name: str, server: tuple[str, int]) -> T:
         """Return the object for a request, in the order above. name: the host in lower case, without a port."""
-        candidates = [(host, each) for host, each in self.all if listens_at(host, server)] or self.all
+        candidates = [(host, each) for host, each in self.sites if listens_at(host, server)] or self.sites
         for wanted in (name, *wildcards_for(name)):
             for host, each in candidates:
                 if wanted in host.names:
@@ -62,7 +62,7 @@ class VirtualHosts(Generic[T]):
         return next((each for host, each in candidates if not host.names), first)
 
 
-def listens_at(host: Host, server: tuple[str, int]) -> bool:
+def listens_at(host: VirtualHost, server: tuple[str, int]) -> bool:
     """Return whether a site listens on this address of the server. A site without `listen` has every address."""
     server_address, server_port = server
     return not host.listen or any(

@@ -48,7 +48,7 @@ class Accounts(ModelProperties):
     """Counts the open connections of this process, and enforces its limits.
 
     live: the streams whose conversations have not ended. aborted: the number of aborted conversations. served: the
-    number of requests answered on connections that have ended. retire_at: this process retires after so many
+    number of requests answered on connections that have ended. max_served: this process retires after so many
     requests; 0: never. clients: the number of connections by client address, if it is limited. draining: serve()
     waits in drain(). stopping: at most one more exchange follows on each connection; set when the process retires,
     gets new settings, or stops. finishing: no exchange follows those in progress.
@@ -61,7 +61,7 @@ class Accounts(ModelProperties):
         self.listener: Listener
         self.stopping = self.finishing = self.draining = False
         self.aborted = self.served = 0
-        self.retire_at = 0.0
+        self.max_served = 0.0
         self.clients: Counter[str] = Counter()
         self.clients_lock = allocate_lock()
         self.refused: deque[socket] = deque(maxlen=MAX_LINGERING)
@@ -95,7 +95,7 @@ class Accounts(ModelProperties):
         if self.draining or (self.many_threads and not self.listener.accepting):
             # drain() waits for the last conversation, or serve() for a connection below the limit.
             self.listener.wake()
-        if self.retire_at and self.served >= self.retire_at and not self.stopping:
+        if self.max_served and self.served >= self.max_served and not self.stopping:
             logger.errors.debug(f"retiring after {self.served} requests")
             self.retire()
 
@@ -222,7 +222,7 @@ class Accounts(ModelProperties):
         """Retire after about this many requests. The 10 % of randomness keeps workers from retiring all at once."""
         import random
 
-        self.retire_at = requests * random.uniform(0.9, 1.1)
+        self.max_served = requests * random.uniform(0.9, 1.1)
 
     def retire(self) -> None:
         """Stop accepting, and close each connection after its next exchange, so that no request is lost."""

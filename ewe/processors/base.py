@@ -46,8 +46,6 @@ class Processor(Accounts):
     """Runs conversations under one concurrency model.
 
     A model overrides serve(); if it starts processes, finish() and abort() as well.
-    A model calls stream_of(), which makes the stream of an accepted connection, and run(), which runs the
-    conversation to its end.
     """
 
     def __init_subclass__(cls) -> None:
@@ -124,7 +122,7 @@ class Processor(Accounts):
         for stream in list(self.live):
             stream.abort()
 
-    def signalled(self, number: int) -> None:
+    def signalled(self, signum: int) -> None:
         """Pass a signal on to child processes, after the server has handled it. By default there are none."""
 
 

@@ -21,12 +21,11 @@ the loop's servers, checks all deadlines four times a second (tick), and stops t
 Possible failures, and where each is prevented:
 
 - Signal handlers call finish() and abort(), at any point of the loop's work. These methods therefore only ask the
-  loop to call a function or to stop (call).
+  loop to call a function or to stop (call_soon).
 - A stop comes when the loop has accepted a connection, but has not called connection_made() for it. asyncio would
   reset that connection. stop_accepting() therefore runs the loop for some more rounds first.
 - The loop accepts connections itself, so the listener cannot enforce the connection limit. limit_reached() also
-  counts accepted connections that have no stream yet (coming), and a RefusedConnection answers 503 to each surplus
-  connection.
+  counts accepted connections without a stream (pending_connections). A RefusedConnection answers 503.
 
 Read next: streams/event.py, where a conversation pauses and goes on.
 """
@@ -85,17 +84,17 @@ class Event(Processor):
         self.loop = self.make_loop(config)
         self.loop.set_exception_handler(self.log_loop_exception)
         self.clock = Clock()
-        self.calls = ExecutorThreads(self.loop, config.call_threads)
+        self.executor = ExecutorThreads(self.loop, config.call_threads)
         # The live streams of accounting.py, under a second name whose type is narrower
         self.streams: set[EventStream] = set()
         self.live = self.streams  # type: ignore[assignment]
         # asyncio would allocate 256 KB for each recv(2), and so map memory and unmap it again. uvloop has a buffer.
         self.sizes_reads = isinstance(self.loop, asyncio.BaseEventLoop)
         # Accepted connections for which the loop has not called connection_made() yet
-        self.coming = 0
+        self.pending_connections = 0
         # Refused connections that still linger, the oldest first: like `refused`, but as transports
-        self.turned_away: deque[asyncio.Transport] = deque(maxlen=self.refused.maxlen)
-        self.running = False  # the loop runs, and call() may use it
+        self.refused_transports: deque[asyncio.Transport] = deque(maxlen=self.refused.maxlen)
+        self.running = False  # the loop runs, and call_soon() may use it
 
     def serve(self, listener: Listener) -> None:
         """Serve connections: run the loop until a stop, then until no conversation is left; then close it."""
@@ -117,7 +116,7 @@ class Event(Processor):
                 run_loop(self.loop)
         finally:
             self.running = False
-            self.calls.close()
+            self.executor.close()
             self.stop_conversations()
             self.loop.close()
 
@@ -193,16 +192,16 @@ class Event(Processor):
             let_others_run()
         if limit := self.limit_reached():
             return RefusedConnection(self, limit)
-        self.coming += 1
+        self.pending_connections += 1
         return EventStream(self, server, self.config)
 
     def limit_reached(self) -> str:
         """Return the setting whose limit leaves no room. Connections that the loop has accepted count, too."""
-        return "" if len(self.streams) + self.coming < self.connection_limit else "connections"
+        return "" if len(self.streams) + self.pending_connections < self.connection_limit else "connections"
 
     def admit(self, stream: EventStream) -> bool:
         """Register a connection; the client's address is known now. Return False if it is refused or has ended."""
-        self.coming -= 1
+        self.pending_connections -= 1
         if self.sizes_reads:  # by default asyncio's own loop allocates 256 KB for each recv(2)
             stream.transport.max_size = RECEIVE_BYTES  # type: ignore[attr-defined]
         if not stream.client[0]:  # the client has left already, and uvloop no longer knows its address
@@ -216,7 +215,7 @@ class Event(Processor):
         refusal.connection_made(stream.transport)
         return False
 
-    def turn_away(self, transport: asyncio.Transport, limit: str) -> None:
+    def refuse_transport(self, transport: asyncio.Transport, limit: str) -> None:
         """Answer 503 without reading a request. The last few connections stay open for a while (see refuse())."""
         peer = transport.get_extra_info("peername")
         self.report_refusal(peer[0] if isinstance(peer, tuple) else "unix:", limit)
@@ -227,10 +226,10 @@ class Event(Processor):
         except (OSError, RuntimeError):  # the client has left
             transport.abort()
             return
-        if len(self.turned_away) == self.turned_away.maxlen:
+        if len(self.refused_transports) == self.refused_transports.maxlen:
             # close() sends the buffered bytes first: uvloop sends the 503 at the end of a round.
-            self.turned_away.popleft().close()
-        self.turned_away.append(transport)
+            self.refused_transports.popleft().close()
+        self.refused_transports.append(transport)
         self.loop.call_later(REFUSED_S, transport.abort)
 
     def connection_lost(self, stream: Stream) -> None:
@@ -246,19 +245,19 @@ class Event(Processor):
         for stream in list(self.streams):
             stream.check_deadline(now)
 
-    # A signal handler may call finish() and abort(), at any point of the loop's work.
+    # Called by a signal handler
 
     def retire(self) -> None:
         """Stop accepting, and close each connection after its next exchange; end run_forever()."""
         super().retire()
-        self.call(self.loop.stop)
+        self.call_soon(self.loop.stop)
 
     def finish(self) -> None:
         """Stop accepting, and end run_forever(): serve() then closes the idle connections."""
         self.finishing = self.stopping = True
         self.asked_to_finish.set()
         self.listener.close()
-        self.call(self.loop.stop)
+        self.call_soon(self.loop.stop)
 
     def supervisor_lost(self) -> None:
         """Finish, since the lifeline has reached its end. Stop watching it, or its end would wake each round."""
@@ -274,14 +273,14 @@ class Event(Processor):
         """Stop accepting, and have the loop end every conversation. A signal handler may call this."""
         self.asked_to_abort.set()
         self.finish()
-        self.call(self.abort_streams)
+        self.call_soon(self.abort_streams)
 
     def abort_streams(self) -> None:
         """End every conversation, in the loop's thread."""
         for stream in list(self.streams):
             stream.abort()
 
-    def call(self, function: Callable[[], None]) -> None:
+    def call_soon(self, function: Callable[[], None]) -> None:
         """Have the loop call a function in its next round, if the loop runs.
 
         Otherwise do nothing: a stop before the loop runs has closed the listener, and serve() looks at the listener
@@ -311,7 +310,7 @@ class RefusedConnection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Answer 503."""
-        self.processor.turn_away(transport, self.limit)
+        self.processor.refuse_transport(transport, self.limit)
 
     def eof_received(self) -> bool:
         """Let the transport close: the client has closed its side."""

@@ -126,7 +126,7 @@ class Fork(Processor):
         self.listener.leave()
         self.refused.clear()
         self.children.clear()
-        self.retire_at = self.aborted = 0
+        self.max_served = self.aborted = 0
         stream = self.stream_of(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
@@ -172,14 +172,14 @@ class Fork(Processor):
         super().abort()
         self.signal_children(signal.SIGQUIT)
 
-    def signalled(self, number: int) -> None:
+    def signalled(self, signum: int) -> None:
         """Pass a signal on to the children."""
-        self.signal_children(number)
+        self.signal_children(signum)
 
-    def signal_children(self, number: int) -> None:
+    def signal_children(self, signum: int) -> None:
         """Send a signal to all children."""
         for child in list(self.children):
             try:
-                os.kill(child, number)
+                os.kill(child, signum)
             except ProcessLookupError:
                 pass  # reap() has just read the child's status, and will remove the child from `children`

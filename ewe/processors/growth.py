@@ -46,7 +46,7 @@ WINDOW_S = 10.0  # a worker that was idle for so long is not needed
 class Growth:
     """Decides by how much a number of workers changes.
 
-    span: the limits; they may change at any time. As a number, span is the lower one.
+    span: the limits; they may change at any time.
     """
 
     def __init__(self, span: CountRange, now: float) -> None:
@@ -67,7 +67,7 @@ class Growth:
         are busy, and something waits.
         """
         span = self.span  # read once: a signal handler may replace it
-        least, most = int(span), span.most
+        least, most = span.least, span.most
         if count < least:
             return least - count
         if count > most:  # the limits have changed

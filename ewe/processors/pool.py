@@ -135,7 +135,7 @@ class Pool(Processor):
                 max_accepts = min(max_accepts, self.connection_limit - len(self.live))
             accepted, ready = listener.wait(timeout_s, max_accepts)
             for descriptor in ready:
-                self.parking.ready(descriptor)
+                self.parking.handle_ready(descriptor)
             for each in accepted:
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
@@ -152,8 +152,9 @@ class Pool(Processor):
 
     def begin(self, accepted: Accepted) -> None:
         """Run a new conversation to its first wait, where it parks; queue it for a worker if it computes first."""
+        always = self.config.parking == "always"
         stream = self.stream_class(
-            accepted.socket, accepted.client, accepted.server, self.config, self.config.parking == "always"
+            accepted.socket, accepted.client, accepted.server, self.config, parks_always=always
         )
         self.register(stream)
         task = self.task_class(stream, self.converse(stream))

@@ -4,7 +4,7 @@ A conversation that must wait yields a Wait (streams/base.py). Its worker parks 
 
     worker: park(task, wait) ─▶ parked[descriptor] = task ─▶ epoll watches the client's connection
                                     │
-    main thread: ready(descriptor) ─┤ the client has sent, has read, or has left
+    main thread: handle_ready()    ─┤ the client has sent, has read, or has left
                  expire()          ─┤ the deadline has passed: Timeout is thrown into the conversation
     any thread:  resume(task)      ─┤ another conversation, or an upstream's socket, has set the WakeEvent
                                     └─▶ queue ─▶ a worker
@@ -95,7 +95,7 @@ class Parking:
             event.park(functools.partial(self.resume, task, event), self.upstreams.watch)
         return True
 
-    def ready(self, descriptor: int) -> None:
+    def handle_ready(self, descriptor: int) -> None:
         """Handle a descriptor that epoll has reported: queue its parked conversation, so that a worker runs it.
 
         A descriptor that belongs to no parked conversation is the socket of an upstream. `upstreams` then wakes the
@@ -106,7 +106,7 @@ class Parking:
         if task is not None:
             self.queue.put(task)
         else:
-            self.upstreams.ready(descriptor)
+            self.upstreams.handle_ready(descriptor)
 
     def expire(self, now: float) -> None:
         """Queue the conversations whose deadlines have passed; workers throw Timeout into them."""

@@ -86,7 +86,7 @@ class PoolThreads:
 
     def start(self) -> int:
         """Start the first threads; return how many were started, since the system may refuse threads."""
-        wanted = int(self.growth.span)
+        wanted = self.growth.span.least
         if (reason := self.start_threads(wanted)) is not None:
             logger.errors.error(f"{self.count} of {wanted} threads run (poolthreads): {reason}")
         self.look_from = time.monotonic() + LOOK_S
@@ -127,14 +127,14 @@ class PoolThreads:
 
     def wait_s(self) -> float:
         """Return the seconds that the main thread waits for a connection, if parking = never; -1: without limit."""
-        span = self.growth.span  # a CountRange; int(span) is its lower end
+        span = self.growth.span
         # A fixed number of threads, and all of them run
-        if int(span) == span.most == self.count:
+        if span.least == span.most == self.count:
             return -1
         if self.queue.qsize():
             return LOOK_S
         # The smallest number of threads runs, so none can end. Nothing waits in the queue, so no other is needed.
-        if self.count == int(span):
+        if self.count == span.least:
             # Only the main thread queues a new connection. It then calls adjust_threads() before its next wait.
             return -1
         return max(self.growth.window_ends - time.monotonic(), LOOK_S)
@@ -155,7 +155,7 @@ class PoolThreads:
         """
         span = self.growth.span
         # Nothing can change if the number is fixed (both ends of the span are equal) and all of these threads run.
-        if now < self.look_from or int(span) == span.most == self.count:
+        if now < self.look_from or span.least == span.most == self.count:
             return
         self.look_from = now + LOOK_S
         taken, idle = self.look_at_threads()

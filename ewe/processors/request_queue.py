@@ -54,11 +54,11 @@ class ScheduledTask(PoolTask):
 
 
 class Entry(NamedTuple):
-    """An entry of the queue. size: bytes, 0 if unknown. is_request: a new request, which may be dropped."""
+    """An entry of the queue. size: bytes, 0 if unknown. is_new_request: a new request, which may be dropped."""
 
     task: ScheduledTask
     size: int
-    is_request: bool
+    is_new_request: bool
 
 
 class RequestQueue:
@@ -103,11 +103,11 @@ class RequestQueue:
             return None
         with self.lock:
             self.newest += 1
-            size, is_request = task.stream.rank(self.schedule)
-            self.waiting[self.newest] = Entry(task, size, is_request)
+            size, is_new_request = task.stream.rank(self.schedule)
+            self.waiting[self.newest] = Entry(task, size, is_new_request)
             insort(self.by_size, (size, self.newest))
-            self.requests += is_request
-            if is_request and self.is_full():
+            self.requests += is_new_request
+            if is_new_request and self.is_full():
                 return self.remove(self.number_to_drop())  # as many entries as before, and as many tokens
         self.tokens.put(True)
         return None
@@ -143,16 +143,16 @@ class RequestQueue:
     def number_to_drop(self) -> int:
         """Return the number of the request to drop."""
         if self.overload == "drop-oldest":
-            return next(number for number, each in self.waiting.items() if each.is_request)
+            return next(number for number, each in self.waiting.items() if each.is_new_request)
         if self.overload == "drop-largest":  # of equal sizes, the last request
-            return next(number for _, number in reversed(self.by_size) if self.waiting[number].is_request)
+            return next(number for _, number in reversed(self.by_size) if self.waiting[number].is_new_request)
         return self.newest  # refuse
 
     def remove(self, number: int) -> ScheduledTask:
         """Remove an entry; return its task."""
-        task, size, is_request = self.waiting.pop(number)
+        task, size, is_new_request = self.waiting.pop(number)
         del self.by_size[bisect_left(self.by_size, (size, number))]
-        self.requests -= is_request
+        self.requests -= is_new_request
         # The numbers below the oldest entry have overtaken no entry that still waits.
         oldest = next(iter(self.waiting), self.newest)
         del self.overtaking[: bisect(self.overtaking, oldest)]

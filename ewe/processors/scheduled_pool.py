@@ -64,11 +64,11 @@ class ScheduledParking(Parking):
         super().__init__(pool.queue)  # type: ignore[arg-type]
         self.pool = pool
 
-    def ready(self, descriptor: int) -> None:
+    def handle_ready(self, descriptor: int) -> None:
         """Queue the conversation whose client's socket epoll has reported, unless its head is incomplete."""
         task = self.parked.get(descriptor)
         if not isinstance(task, ScheduledTask) or not task.stream.idle:
-            super().ready(descriptor)
+            super().handle_ready(descriptor)
         elif self.pool.has_complete_head(task):
             if task.stream.head_until < math.inf:  # the head was incomplete at an earlier look
                 task.stream.head_until = math.inf
@@ -121,7 +121,7 @@ class ScheduledPool(Pool):
         that will not become complete.
         """
         stream = task.stream
-        stream.file_bytes, stream.is_request = 0, False
+        stream.file_bytes, stream.is_new_request = 0, False
         try:
             head = stream.socket.recv(PEEK_BYTES, PEEK)  # most heads are short
             if len(head) == PEEK_BYTES:
@@ -135,7 +135,7 @@ class ScheduledPool(Pool):
         size, stream.head_checked = self.conversations.requested_bytes(head, stream.head_checked)
         if size is None:  # the head is incomplete, and too long if it fills the buffer
             return len(head) == RECEIVE_BYTES or has_ended(stream.socket)
-        stream.file_bytes, stream.is_request = size, True
+        stream.file_bytes, stream.is_new_request = size, True
         return True
 
     def drop(self, task: ScheduledTask) -> None:

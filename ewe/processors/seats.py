@@ -1,8 +1,7 @@
 """Seats: a byte of shared memory for each worker process, which says whether the worker is idle.
 
-The supervisor has to know how many workers are idle, and it must not cost a request anything. Each worker
-therefore has a seat: one byte of memory that all processes share. Only this worker writes to it, twice for each
-connection and not for each request. The supervisor reads the bytes when it looks at its workers:
+The supervisor has to know how many workers are idle, at no cost for a request. Only the worker writes to its seat,
+twice for each connection. The supervisor reads all seats when it looks at its workers:
 
     byte 0: may more workers start?   │ 1: worker of seat 1 │ 2: worker of seat 2 │ ...
               ▲ supervisor               ▲ that worker

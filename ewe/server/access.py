@@ -34,13 +34,21 @@ EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def call_as_account(user: str | None, group: str | None, question: Callable[[], list[str]]) -> list[str]:
     """Call `question` as another account, and return its result. Without root, call it as the present account.
 
-    Raises StartError if the account does not exist, or if `question` raises an exception in the other account.
+    Raises StartError if the account does not exist, if the system refuses a process, or if `question` raises an
+    exception in the other account.
     """
     if os.geteuid() != 0 or (user is None and group is None):
         return question()
     look_up(user, group)
     reader, writer = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as reason:
+        os.close(reader)
+        os.close(writer)
+        raise StartError(
+            f"cannot fork for the checks as the account: {reason.strerror} (user, group)"
+        ) from None
     if pid == 0:
         status = 1
         try:
@@ -162,8 +170,8 @@ def directory_warnings(path: str, effect: str, setting: str) -> list[str]:
     effect: the consequence, as a part of the line. setting: the setting that names the directory.
     """
     path = os.path.realpath(path)
-    if door := closed_directory(path):
-        return [f"{account_name()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]
+    if closed := closed_directory(path):
+        return [f"{account_name()} may not enter {closed}, so {effect}: chmod a+x {closed} ({setting})"]
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
         return [f"{account_name()} may not read {path}, so {effect}: chmod a+rx {path} ({setting})"]
     return []

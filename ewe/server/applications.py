@@ -58,21 +58,21 @@ def outdated(names: Iterable[str]) -> list[str]:
 
 def prepare_imports() -> None:
     """Make this process, a new worker, import the present version of each application's files."""
-    foreign_directories()  # the first call imports modules; inside finder() it would call finder() again
-    sys.path_hooks.insert(0, finder)
+    foreign_directories()  # the first call imports modules: inside source_finder(), it would lead there again
+    sys.path_hooks.insert(0, source_finder)
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
 
 
-def finder(directory: str) -> PathEntryFinder:
-    """Return a finder that imports a directory's sources by SourceLoader. Python calls it for each directory.
+def source_finder(directory: str) -> PathEntryFinder:
+    """Return a finder that imports a directory's sources by SourceLoader. It is one of sys.path_hooks (PEP 302).
 
     Raises ImportError for a directory of Python, ewe or installed packages: Python then asks its own finder.
     """
     path = os.path.realpath(directory) + "/"
     if path.startswith(foreign_directories()) or not INSTALLED.isdisjoint(path.split("/")):
         raise ImportError(directory)
-    return finder_of_program(directory)
+    return make_finder(directory)
 
 
 class SourceLoader(SourceFileLoader):
@@ -91,7 +91,7 @@ class SourceLoader(SourceFileLoader):
             super().set_data(path, data, **how)
 
 
-finder_of_program = FileFinder.path_hook(
+make_finder = FileFinder.path_hook(
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (SourceLoader, SOURCE_SUFFIXES),
     (SourcelessFileLoader, BYTECODE_SUFFIXES),

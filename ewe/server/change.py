@@ -2,7 +2,7 @@
 
 A change replaces all workers by those of the next generation (HUP, or a changed source file):
 
-    begin_change() ──▶ Change ──┬─ the next generation serves ──▶ end_change()
+    begin_change() ──▶ Change ──┬─ the next generation serves ──▶ end_complete_change()
                                 ├─ one of it cannot start ──────▶ undo_change(): factory, slots and span as before
                                 └─ another valid configuration ─▶ begin_change(): its workers replace those to come
 

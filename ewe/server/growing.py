@@ -9,13 +9,13 @@ the supervisor finds nothing to wait for. A supervisor that has seen a client lo
 the sockets until then, so that many clients wake it ten times a second at most.
 
 At a look the workers are starved if none is idle and a client waits. A worker that has not reported yet, and a
-planned one, count as idle: it will take a client soon. Two kinds of workers do not count, since a
-debugger or SIGSTOP may have stopped them: one that says that it is idle, although a client has waited for HOLD_S,
-and one that has not reported START_S after its fork. The second may also hang in an import.
+planned one, count as idle: it will take a client soon. Two kinds of workers do not count, since a debugger or
+SIGSTOP may have stopped them: one that says that it is idle, although a client has waited for LONG_WAIT_S, and one
+that has not reported START_S after its fork. The second may also hang in an import.
 
 Possible failures: during a change of workers (HUP) and during a stop, the supervisor does not look. On a machine
-without a free processor, a new worker may need seconds to begin. If clients have waited for HOLD_S, the workers
-therefore let go of kept connections as if no more could start. growth.py lists the others.
+without a free processor, a new worker may need seconds to begin. If clients have waited for LONG_WAIT_S, the
+workers therefore end kept connections as if no more could start. growth.py lists the others.
 
 Read next: ewe/processors/growth.py, seats.py; supervisor.py.
 """
@@ -32,8 +32,8 @@ from ewe.processors.seats import BUSY, IDLE
 from ewe.streams.listener import poll_of
 
 SEATS = 4 * MOST  # with the workers that retire, of several generations
-# If a client has waited for so many seconds, workers let go of kept connections, and idle workers do not count.
-HOLD_S = 0.5
+# If a client has waited for so many seconds, workers end kept connections, and idle workers do not count.
+LONG_WAIT_S = 0.5
 # A worker reports that it serves within so many seconds after its fork, unless the processors are overloaded.
 START_S = 5.0
 # Seconds between two looks while no client waits, and there are more workers than the least
@@ -131,9 +131,9 @@ class Growing:
         if self.has_seen_client:
             self.due_at = now + LOOK_S
         else:
-            self.due_at = now + QUIET_LOOK_S if count + difference > self.span else None
+            self.due_at = now + QUIET_LOOK_S if count + difference > self.span.least else None
         return difference
 
     def waits_are_short(self) -> bool:
         """Return whether the clients that wait, if there are any, have not waited for long."""
-        return self.waits_since is None or time.monotonic() - self.waits_since < HOLD_S
+        return self.waits_since is None or time.monotonic() - self.waits_since < LONG_WAIT_S

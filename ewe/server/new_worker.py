@@ -80,8 +80,8 @@ class NewWorker:
 
     def load_program(self) -> str:
         """Import the present version of the applications; return the reason of a failure, or ""."""
-        for number in (*STOPS, signal.SIGHUP):  # an import may take long, and a stop need not wait for it
-            signal.signal(number, lambda *_: os._exit(STOPPED))
+        for signum in (*STOPS, signal.SIGHUP):  # an import may take long, and a stop need not wait for it
+            signal.signal(signum, lambda *_: os._exit(STOPPED))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS | {signal.SIGHUP})
         try:
             self.factory.load()

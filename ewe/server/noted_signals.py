@@ -29,19 +29,19 @@ class NotedSignals:
     """
 
     def __init__(self) -> None:
-        self.numbers: list[int] = []
+        self.noted: list[int] = []
         self.pipe = (-1, -1)
 
     def __bool__(self) -> bool:
-        return bool(self.numbers)
+        return bool(self.noted)
 
-    def listen(self, numbers: Iterable[int]) -> None:
+    def listen(self, signums: Iterable[int]) -> None:
         """Note these signals from now on."""
         self.pipe = nonblocking_pipe()
         # The supervisor reads its end only after poll(2) has reported it. Only the writer must never block.
         os.set_blocking(self.pipe[0], True)
-        for number in numbers:
-            signal.signal(number, self.note)
+        for signum in signums:
+            signal.signal(signum, self.note)
         signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
 
     @property
@@ -53,9 +53,9 @@ class NotedSignals:
         """Read the bytes of the pipe, which is readable."""
         os.read(self.reader, 4096)
 
-    def note(self, number: int, frame: object) -> None:
+    def note(self, signum: int, frame: object) -> None:
         """Note a signal. This is the handler of each signal."""
-        self.numbers.append(number)
+        self.noted.append(signum)
 
     def take(self) -> list[int]:
         """Return the signals to act on, a stop first.
@@ -63,7 +63,7 @@ class NotedSignals:
         One reload answers several HUPs, and a stop does not wait for a reload, since starting all workers takes
         longer than sending the next HUP. INT, TTIN and TTOU count each time.
         """
-        taken, self.numbers = self.numbers, []
-        once = {number for number in taken if number in ONCE}
-        rest = [number for number in taken if number not in ONCE]
-        return [*sorted(rest, key=lambda number: number not in STOPS), *sorted(once)]
+        taken, self.noted = self.noted, []
+        once = {signum for signum in taken if signum in ONCE}
+        rest = [signum for signum in taken if signum not in ONCE]
+        return [*sorted(rest, key=lambda signum: signum not in STOPS), *sorted(once)]

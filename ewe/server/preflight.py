@@ -137,6 +137,7 @@ def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
     if starts_xswitch(config):
         process: SupervisedProcess = feature(XSWITCH).process
+        # Any address: a check connects to none.
         return process.completed(config, "unix:/run/ewe-xswitch", account_of_workers(config))
     return config
 

@@ -1,9 +1,8 @@
 """The processor factory: makes processors from a configuration, its model and its site. HUP renews the factory.
 
-The factory builds the site once, before the workers are forked, so that they share the loaded modules. But a
-process that has loaded a module cannot load its new version. Each worker therefore imports the applications itself,
-and a server with applications has a supervisor (ewe.server.applications). With `reload`, each worker builds the
-whole site.
+The factory builds the site once, before the workers are forked, so that they share the loaded modules. Each worker
+imports the applications itself (ewe.server.applications), so a server with applications has a supervisor. With
+`reload`, each worker builds the whole site.
 """
 
 from __future__ import annotations
@@ -117,13 +116,13 @@ class ProcessorFactory:
             config = config.replace(f"the model {self.model.name} writes its own events", trace=None)
         open_trace(config.trace)
         if not is_reload:
-            open_logs_or_fail(config)
+            open_logs(config)
         make_scoreboard(config)
         site = None
         if not config.reload:
             site = self.site_of(config, imports=bool(self.closed_python_lines) or not self.supervised)
         if is_reload:
-            open_logs_or_fail(config)
+            open_logs(config)
         if site is not None:
             self.site = site
         self.config, self.description, self.workers = config, description, workers
@@ -175,7 +174,7 @@ class ProcessorFactory:
         """
         self.__dict__.update(old.__dict__)
         try:
-            open_logs_or_fail(self.config)
+            open_logs(self.config)
         except StartError as reason:
             logger.errors.error(f"the new logs stay in use: {reason}")
 
@@ -275,21 +274,16 @@ class ProcessorFactory:
 
 
 def open_logs(config: Config) -> None:
-    """Open the logs of a configuration, and those of its sites. Raises OSError, ValueError."""
+    """Open the logs of a configuration, and those of its sites. Raises StartError."""
     sites = []
     if config.sites:
-        from ewe.http.virtual_hosts import Host
+        from ewe.http.virtual_hosts import VirtualHost
 
         for table, site_config in zip(config.sites, config.each_site(), strict=True):
-            host = Host(table.names, socket_names(table.listen))
-            sites.append((host, site_config.access_log, site_config.log_format))
-    logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
-
-
-def open_logs_or_fail(config: Config) -> None:
-    """Open the logs of a configuration. Raises StartError."""
+            host = VirtualHost(table.names, socket_names(table.listen))
+            sites.append(logger.SiteLog(host, site_config.access_log, site_config.log_format))
     try:
-        open_logs(config)
+        logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
     except OSError as reason:
         raise StartError(
             f"cannot write {reason.filename!r}: {reason.strerror} (logfile, access-log)"
@@ -348,7 +342,7 @@ def workers_of(model: type[Processor], config: Config) -> CountRange:
     if workers.grows and not model.may_grow:
         raise StartError(
             f"workers = {workers}: a worker of {model.name} serves many clients at once, and their number"
-            f" does not grow; write workers = {int(workers)}, or choose the model prefork"
+            f" does not grow; write workers = {workers.least}, or choose the model prefork"
         )
     return workers
 

@@ -12,9 +12,8 @@ starts the programs, so that this is the same under every concurrency model:
   growing wait (children.py). If every process of a program has failed twice in a row, the manager renames its
   socket. Requests then get 503 at once; otherwise they would wait in the backlog until they get 504.
 - **The server ends**, perhaps by kill -9. The kernel then closes the last end of the lifeline. The manager ends
-  each process together with its process group: by TERM, and by KILL after a while. For example, php-cgi with
-  PHP_FCGI_CHILDREN has children in its group. If the manager itself is killed, the kernel sends TERM to the
-  programs (PR_SET_PDEATHSIG).
+  each process together with its process group, such as php-cgi with PHP_FCGI_CHILDREN: by TERM, and by KILL after a
+  while. If the manager itself is killed, the kernel sends TERM to the programs (PR_SET_PDEATHSIG).
 - **HUP.** The manager starts new processes, then sends USR1 to the old ones. By convention (mod_fastcgi, libfcgi,
   php-cgi) a program then ends after its request. An old process that still runs after `grace` gets TERM. A program
   with `rereads`, such as the database daemon, is not replaced: it reads its new settings.
@@ -53,6 +52,9 @@ from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
     from ewe.config.settings import Config
 
 TERM_TO_KILL_S = 2.0  # seconds between TERM and KILL
@@ -105,10 +107,10 @@ class ProgramManager:
             config = program.completed(config)
         return config
 
-    def start(self) -> None:
-        """Fork the manager. This process, and the processes that it forks later, keep the lifeline open.
+    def start(self, listening: Iterable[socket.socket] = ()) -> None:
+        """Fork the manager. This process, and those that it forks later, keep the lifeline's writing end open.
 
-        Raises StartError if the fork fails.
+        listening: the server's sockets. The manager may outlive the server, and closes them. Raises StartError.
         """
         lifeline, self.lifeline_writer = os.pipe()
         # HUP and USR1 stay blocked until the manager, and this process (run.serve()), have their handlers.
@@ -123,6 +125,8 @@ class ProgramManager:
             raise StartError(why) from None
         if self.pid == 0:
             os.close(self.lifeline_writer)
+            for sock in listening:
+                sock.close()
             self.run(lifeline)  # ends in exit(2)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
@@ -134,8 +138,8 @@ class ProgramManager:
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
         try:
-            for number in IGNORED:
-                signal.signal(number, signal.SIG_IGN)
+            for signum in IGNORED:
+                signal.signal(signum, signal.SIG_IGN)
             for program in self.programs:
                 program.preload()
             if os.geteuid() == 0:
@@ -173,11 +177,11 @@ class ProgramManager:
         """USR1: have the manager open its logs again. It writes the messages of the programs."""
         self.signal(signal.SIGUSR1)
 
-    def signal(self, number: int) -> bool:
+    def signal(self, signum: int) -> bool:
         """Send a signal to the manager; return whether it runs. Only its parent process can."""
         runs = self.pid != 0 and not self.has_ended()
         if runs:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signum)
         return runs
 
     def has_ended(self) -> bool:
@@ -249,13 +253,13 @@ class ProgramProcess:
             return self.process.poll() is not None
         return child_processes.has_exited(self.pid)
 
-    def signal(self, number: int) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the process and to all other processes of its group.
 
         The exit status must not have been read: another group could have the number then.
         """
         try:
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signum)
         except OSError:
             pass  # no process of the group is left
 
@@ -318,7 +322,7 @@ class ManagerProcess:
         """Run until the server has ended, then end all processes."""
         reader, writer = nonblocking_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends poll()
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # with a handler, the signal ends poll()
         signal.signal(signal.SIGHUP, self.on_reload)
         signal.signal(signal.SIGUSR1, self.on_reopen)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
@@ -353,11 +357,11 @@ class ManagerProcess:
         seconds = self.seconds_to_next_action()
         return {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)}
 
-    def on_reload(self, number: int, frame: object) -> None:
+    def on_reload(self, signum: int, frame: object) -> None:
         """HUP: note that the processes must be replaced."""
         self.restarting = True
 
-    def on_reopen(self, number: int, frame: object) -> None:
+    def on_reopen(self, signum: int, frame: object) -> None:
         """USR1: note that the logs must be opened again."""
         self.reopening = True
 

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StartError", "UnknownModel", "serve"]
 
-MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .htaccess files
+MAX_CHECKED_DIRECTORIES = 1000  # directories of a document root that are checked for .htaccess files
 # Modules that a worker may import later, for a request or after a change of settings, in addition to those of the
 # features and of the files (tests/house/test_late_imports.py)
-LATER = (
+LATE_MODULES = (
     "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
     "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.proxy_protocol",
     "ewe.gateway.shared_protection",
@@ -62,7 +62,7 @@ LATER = (
     "shlex", "subprocess", "tempfile", "tomllib", "traceback",
 )  # fmt: skip
 # Optional packages
-IF_INSTALLED = "uvloop", "brotli", "backports.zstd", "compression.zstd"
+OPTIONAL_MODULES = "uvloop", "brotli", "backports.zstd", "compression.zstd"
 
 
 def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
@@ -78,7 +78,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     Owner.account = owner_of(config.user, config.group)
     with managed_programs(config, config.user) as programs:
         if programs is not None:
-            config, reread = completed_by_programs(programs, config, reread)
+            config, reread = completed_by(programs.completed, config, reread)
         return serve_alone(ProcessorFactory(config, reread, programs=programs))
 
 
@@ -86,54 +86,53 @@ def serve_alone(factory: ProcessorFactory) -> int:
     """Serve without an X-Switch; return the exit status. Raises StartError."""
     config = factory.config
     with listening_sockets(factory) as sockets:
-        start_programs(factory)
+        start_programs(factory, sockets)
         warn_about_settings_file(config)
         if config.user or config.group:
             load_late_modules()  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
-        for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
+        for warning in access_warnings(config):
             logger.errors.warning(warning)
         return run(factory, sockets)
 
 
 def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> int:
-    """Serve, and run an X-Switch beside the workers. X-Switch keeps root, to start programs as their owners."""
+    """Serve, and run an X-Switch beside the workers. X-Switch keeps root, to start programs as their owners.
+
+    Return the exit status. Raises StartError, ConfigError.
+    """
     if reason := no_xswitch(config):
         raise StartError(reason)
     from ewe.server.xswitch_process import XSwitchProcess
 
     with sockets_in_temporary_directory():
         xswitch_process = XSwitchProcess(config)
-    Owner.account = owner_of(xswitch_process.user, config.group)
-    if xswitch_process.user:
-        load_late_modules()
+    user, group = xswitch_process.user, config.group  # of the workers
     try:
-        # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
-        completed = xswitch_process.completed
-        with managed_programs(config, xswitch_process.user) as programs:
+        Owner.account = owner_of(user, group)
+        if user:
+            load_late_modules()
+        with managed_programs(config, user) as programs:
             if programs is not None:
-                config, reread = completed_by_programs(programs, config, reread)
+                config, reread = completed_by(programs.completed, config, reread)
             factory = ProcessorFactory(
-                completed(config),
-                (lambda: completed(reread())) if reread else None,
-                xswitch_process,
-                programs,
+                *completed_by(xswitch_process.completed, config, reread), xswitch_process, programs
             )
             with listening_sockets(factory) as sockets:
-                start_programs(factory)
+                start_programs(factory, sockets)
                 warn_about_settings_file(config)
                 for warning in call_as_account(
-                    xswitch_process.user,
-                    config.group,
-                    lambda: [
-                        *closed_directory_warnings(config),
-                        *log_rotation_warnings(config, rotates_as_root=True),
-                    ],
+                    user, group, lambda: access_warnings(config, rotates_as_root=True)
                 ):
                     logger.errors.warning(warning)
                 return run(factory, sockets)
     finally:
         xswitch_process.close()
+
+
+def access_warnings(config: Config, rotates_as_root: bool = False) -> list[str]:
+    """Return the warnings about files that this process may not read, or could not open again after a rotation."""
+    return [*closed_directory_warnings(config), *log_rotation_warnings(config, rotates_as_root)]
 
 
 @contextmanager
@@ -164,18 +163,17 @@ def sockets_in_temporary_directory() -> Iterator[None]:
         raise StartError(f"no sockets in a temporary directory: {reason} (TMPDIR)") from None
 
 
-def completed_by_programs(
-    programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
+def completed_by(
+    complete: Callable[[Config], Config], config: Config, reread: Callable[[], Config] | None
 ) -> tuple[Config, Callable[[], Config] | None]:
-    """Return the configuration and `reread`, both completed by the addresses of the programs."""
-    completed = programs.completed
-    return completed(config), (lambda: completed(reread())) if reread else None
+    """Return the configuration and `reread`, both completed by the addresses of programs or of X-Switch."""
+    return complete(config), (lambda: complete(reread())) if reread else None
 
 
-def start_programs(factory: ProcessorFactory) -> None:
+def start_programs(factory: ProcessorFactory, listening: list[socket.socket]) -> None:
     """Start the programs that ewe keeps running. Their manager gives up root itself."""
     if factory.programs is not None:
-        factory.programs.start()
+        factory.programs.start(listening)
 
 
 def late_modules() -> Iterator[str]:
@@ -183,7 +181,7 @@ def late_modules() -> Iterator[str]:
     for module in module_names():
         yield module
         yield from feature(module).late
-    yield from (*LATE_OF_FILES, *LATER)
+    yield from (*LATE_OF_FILES, *LATE_MODULES)
 
 
 def load_late_modules() -> None:
@@ -193,7 +191,7 @@ def load_late_modules() -> None:
     """
     for name in late_modules():
         importlib.import_module(name)
-    for name in IF_INSTALLED:
+    for name in OPTIONAL_MODULES:
         with suppress(ImportError):
             importlib.import_module(name)
     logger.load_traceback()
@@ -238,7 +236,7 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*wanted, *listen)))
 
 
-def unused_sockets(config: Config) -> Iterator[str]:
+def unused_socket_warnings(config: Config) -> Iterator[str]:
     """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
     unused = [
         each for each in systemd.inherited_addresses(os.environ) if config.bind and each not in config.bind
@@ -266,9 +264,9 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
 
 def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
     """Return whether one of the opened sockets has a site's address: another could not be bound there."""
-    from ewe.http.virtual_hosts import Host, listens_at
+    from ewe.http.virtual_hosts import VirtualHost, listens_at
 
-    site = Host(names=(), listen=socket_names([address]))
+    site = VirtualHost(names=(), listen=socket_names([address]))
     return any(listens_at(site, name) for name in opened)
 
 
@@ -277,14 +275,14 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
     If no site listens there, the first one answers (ewe.http.virtual_hosts).
     """
-    from ewe.http.virtual_hosts import Host, listens_at
+    from ewe.http.virtual_hosts import VirtualHost, listens_at
 
     all_sites = config.each_site()
     addresses = [socket_names(table.listen) for table in config.sites] or [()]  # of each site
     sites_here = [
         site_config
         for site_config, listen in zip(all_sites, addresses, strict=True)
-        if listens_at(Host(names=(), listen=listen), server_name(sock))
+        if listens_at(VirtualHost(names=(), listen=listen), server_name(sock))
     ]
     return any(each.tls == "self" or each.tls_cert is not None for each in sites_here or all_sites[:1])
 
@@ -311,7 +309,7 @@ def log_start_warnings(config: Config, sockets: list[socket.socket]) -> None:
         *config.former_name_warnings(),
         *warnings_of_features(config, public_url),
         *htaccess_warnings(config),
-        *unused_sockets(config),
+        *unused_socket_warnings(config),
     ):
         logger.errors.warning(warning)
 
@@ -445,7 +443,7 @@ def htaccess_warnings(config: Config) -> Iterator[str]:
     for root in dict.fromkeys(roots):
         try:
             with os.scandir(root) as entries:
-                inner = [entry.path for entry in islice(entries, MAX_LOOKED_INTO) if entry.is_dir()]
+                inner = [entry.path for entry in islice(entries, MAX_CHECKED_DIRECTORIES) if entry.is_dir()]
         except OSError:  # `root` is a file, or a path with variables
             continue
         if found := next((each for each in (root, *inner) if os.path.exists(f"{each}/.htaccess")), ""):

@@ -6,11 +6,10 @@ that does not exist yet. It ignores Python's own library, installed packages, ew
 virtual environments.
 
 How? The supervisor asks the kernel for each file's time, size and inode (stat). inotify(7) would need no polling,
-but it does not work on every file system: it does not report changes that another machine makes over NFS, or
-outside of a virtual machine. A stat costs about 2 µs. The interval grows with the number of files, so that polling
-takes at most one percent of a core. An editor that writes a new file and renames it changes the inode. `git
-checkout` changes many files, one after the other. A change is therefore reported only when the next check finds no
-further change.
+but does not report changes that another machine makes over NFS, or outside of a virtual machine. A stat costs about
+2 µs. The interval grows with the number of files, so that polling takes at most one percent of a core. An editor
+that writes a new file and renames it changes the inode. `git checkout` changes many files, one after the other. A
+change is therefore reported only when the next check finds no further change.
 
 Possible failures: a `.pyc` file may be older than its source (applications.py). Workers therefore write none under
 `reload`.
@@ -37,7 +36,7 @@ MIN_WAIT_RATIO = 100  # after a check of t seconds, take_changes() waits at leas
 MAX_DIRECTORIES = 1000  # that are watched; further ones are not
 # A directory that has changed more recently is read again, since another change may have the same time.
 FRESH_NS = 2_000_000_000
-NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+EXCLUDED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 Stamp = tuple[int, int, int]  # of a file: the time of its last change in ns, its size in bytes, its inode
 
 
@@ -127,7 +126,7 @@ class SourceWatcher:
                 path = os.path.join(directory, entry.name)
                 if entry.name.endswith(".py"):
                     found.append(path)
-                elif entry.is_dir(follow_symlinks=False) and not is_left_out(path):
+                elif entry.is_dir(follow_symlinks=False) and not is_excluded(path):
                     found.append(path + "/")
         return Directory(changed_ns, found)
 
@@ -150,10 +149,10 @@ def add_stamp(stamps: dict[str, Stamp], path: str) -> None:
     stamps[path] = about.st_mtime_ns, about.st_size, about.st_ino
 
 
-def is_left_out(directory: str) -> bool:
-    """Return whether a directory contains no sources of the program itself."""
+def is_excluded(directory: str) -> bool:
+    """Return whether a directory is not watched, since it has no sources of the program itself."""
     name = os.path.basename(directory)
-    return name in NEVER or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
+    return name in EXCLUDED or name.startswith(".") or os.path.exists(os.path.join(directory, "pyvenv.cfg"))
 
 
 @functools.cache

@@ -37,13 +37,13 @@ class Stopping:
     def __bool__(self) -> bool:
         return self.has_begun
 
-    def begin_or_hasten(self, number: int, grace_s: float) -> int:
+    def begin_or_hasten(self, signum: int, grace_s: float) -> int:
         """Begin or hasten the stop, because of a signal; return the signal for the workers.
 
         grace_s: the time that requests in progress have.
         """
-        self.interrupts += number == signal.SIGINT
-        at_once = number == signal.SIGQUIT or self.interrupts > 1
+        self.interrupts += signum == signal.SIGINT
+        at_once = signum == signal.SIGQUIT or self.interrupts > 1
         extra_s = 0.0 if at_once else grace_s + ABORT_TIMEOUT_S
         deadline = time.monotonic() + ABORT_TIMEOUT_S + extra_s
         # A further TERM gives the workers no more time.

@@ -17,7 +17,7 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
+    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_complete_change(): the old ones retire
                                            └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
@@ -35,6 +35,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,9 +49,9 @@ from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
 from ewe.server.stopping import Stopping
 from ewe.server.worker import (
+    COUNT_IS_FIXED,
     FAILED,
     HANDLED,
-    ONLY_MANY,
     STOPPED,
     STOPS,
     UNUSABLE,
@@ -112,7 +113,7 @@ SIGNALS: dict[int, SignalAction] = {
     signal.SIGTTOU: SignalAction(RUNNING, "change_count", (-1,)),
     signal.SIGUSR1: SignalAction(ALWAYS, "reopen_logs"),
     signal.SIGUSR2: SignalAction(ALWAYS, "log_status"),
-    **{number: SignalAction(ALWAYS, "stop", (number,)) for number in STOPS},
+    **{signum: SignalAction(ALWAYS, "stop", (signum,)) for signum in STOPS},
 }
 
 # The order counts: if one method begins a change or a stop, the next ones belong to the new state.
@@ -138,7 +139,7 @@ class Supervisor(WorkerSlots):
         self.change: Change | None = None
         self.noted = NotedSignals()
         self.stopping = Stopping()
-        self.complain_from = 0.0
+        self.log_from = 0.0
         self.reports = Reports()
         self.sources: SourceWatcher | None = None
         if factory.config.reload:
@@ -172,7 +173,7 @@ class Supervisor(WorkerSlots):
         if is_ready:
             ready()
         while self.workers or not self.stopping:
-            if not is_ready and not self.stopping and not self.has_worker_in(FIRST):
+            if not is_ready and not self.stopping and self.has_begun():
                 is_ready = True
                 ready()
             self.wait()
@@ -208,8 +209,8 @@ class Supervisor(WorkerSlots):
 
     def handle_signals(self) -> None:
         """Call the method that SIGNALS names for each noted signal that has an effect in the server's state."""
-        for number in self.noted.take():
-            action = SIGNALS.get(number)
+        for signum in self.noted.take():
+            action = SIGNALS.get(signum)
             if action is not None and self.state in action.states:
                 getattr(self, action.method)(*action.arguments)
 
@@ -227,27 +228,27 @@ class Supervisor(WorkerSlots):
         )
         self.signal_workers(signal.SIGUSR2)
 
-    def signal_workers(self, number: int) -> None:
-        """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
+    def signal_workers(self, signum: int) -> None:
+        """Send a signal to all workers. X-Switch gets only KILL: end_xswitch_last() stops it."""
         for each in self.workers.values():
-            if each.slot != XSWITCH or number == signal.SIGKILL:
-                self.send_signal(each, number)
+            if each.slot != XSWITCH or signum == signal.SIGKILL:
+                self.send_signal(each, signum)
 
-    def signal_xswitch(self, number: int) -> None:
+    def signal_xswitch(self, signum: int) -> None:
         """Send a signal to X-Switch, if there is one."""
         for each in self.workers.values():
             if each.slot == XSWITCH:
-                self.send_signal(each, number)
+                self.send_signal(each, signum)
 
-    def send_signal(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, signum: int) -> None:
         """Send a signal to a worker."""
-        os.kill(worker.pid, number)  # the worker is not reaped yet, so no other process has its id
+        os.kill(worker.pid, signum)  # the worker is not reaped yet, so no other process has its id
 
-    def stop(self, number: int) -> None:
+    def stop(self, signum: int) -> None:
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         if not self.stopping:
             systemd.notify("STOPPING=1")
-        self.signal_workers(self.stopping.begin_or_hasten(number, self.factory.config.grace))
+        self.signal_workers(self.stopping.begin_or_hasten(signum, self.factory.config.grace))
 
     def kill_at(self) -> float:
         """Return the time.monotonic() at which the stop takes too long."""
@@ -262,7 +263,7 @@ class Supervisor(WorkerSlots):
     def change_count(self, difference: int) -> None:
         """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
         if self.factory.serves_in_one:
-            logger.errors.warning(ONLY_MANY)
+            logger.errors.warning(COUNT_IS_FIXED)
             return
         span = self.growing.span.shifted(difference)
         if span == self.growing.span:
@@ -274,13 +275,13 @@ class Supervisor(WorkerSlots):
     def keep_within_span(self) -> None:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
-        self.start_more(int(span) - len(self.slots_in_use))
+        self.start_more(span.least - len(self.slots_in_use))
         for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 
-    def start_more(self, number: int) -> None:
+    def start_more(self, count: int) -> None:
         """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
-        for slot in self.free_slots(number):
+        for slot in self.free_slots(count):
             self.slots_in_use.add(slot)
             self.start(slot)
             if self.slots[slot].due_at is not None:  # this slot tries again, and no others beside it
@@ -306,21 +307,19 @@ class Supervisor(WorkerSlots):
         """
         moment = self.next_look_at_workers()
         if moment is not None and moment <= time.monotonic():
-            number, not_needed = self.plan_growth()
-            self.start_more(number)
+            missing, not_needed = self.plan_growth()
+            self.start_more(missing)
             for each in not_needed:
                 self.retire_slot(each.slot)
-            if number or not_needed:
-                why = "all were busy" if number else f"{len(not_needed)} were idle"
+            if missing or not_needed:
+                why = "all were busy" if missing else f"{len(not_needed)} were idle"
                 logger.errors.info(f"{len(self.slots_in_use)} workers, since {why}")
         self.growing.seats.tell_whether_more_start(self.state is STEADY and self.may_start_more())
 
     # Events of workers: the methods that worker_table.TABLE names, and their callers
 
     def handle_event(self, worker: WorkerProcess, event: Event, code: int = 0) -> None:
-        """Call the method that the table names for an event. code: the exit code, if the event is the end of the
-        worker.
-        """
+        """Call the method that worker_table.TABLE names for an event. code: the exit code of an ended worker."""
         getattr(self, worker.apply_event(event))(worker, code)
 
     def do_nothing(self, worker: WorkerProcess, code: int) -> None:
@@ -393,17 +392,10 @@ class Supervisor(WorkerSlots):
         if self.is_restarting():
             self.log_and_undo_change("not all could be forked")
 
-    def change_is_complete(self) -> bool:
-        """Return whether a change is in progress and the next generation serves in every slot."""
-        return self.change is not None and self.next_generation_serves()
-
     def end_complete_change(self) -> None:
-        """End the change if it is complete."""
-        if self.change_is_complete():
-            self.end_change()
-
-    def end_change(self) -> None:
-        """End the change: retire the old workers, since the next generation serves."""
+        """End the change once the next generation serves in every slot: retire the old workers."""
+        if self.change is None or not self.next_generation_serves():
+            return
         self.generation += 1
         self.change = None
         for each in self.workers_in_slots():
@@ -444,9 +436,9 @@ class Supervisor(WorkerSlots):
         """
         for each in self.next_generation():
             self.handle_event(each, Event.RETIRE)
+        self.cancel_starts()  # first: the slots that only the change uses have starts, too
         if factory.workers != change.factory.workers:  # otherwise TTIN and TTOU have changed them, and count
             self.slots_in_use, self.growing.span = set(change.slots), change.span
-        self.cancel_starts()
         self.change = None
 
     def read_reports(self) -> None:
@@ -482,9 +474,11 @@ class Supervisor(WorkerSlots):
         """If source files have changed, log their names and begin a change to new workers."""
         if self.sources is None or not (changed := self.sources.take_changes()):
             return
-        names = ", ".join(os.path.relpath(path) for path in changed[:3])
+        first = changed[:3]
+        with suppress(FileNotFoundError):  # the current directory was removed, too
+            first = [os.path.relpath(path) for path in first]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        logger.errors.info(f"{names}{more} changed: starting new workers")
+        logger.errors.info(f"{', '.join(first)}{more} changed: starting new workers")
         old_factory = self.factory.copy()
         # Only a changed settings file is read again. If it has an error, renew() logs that, and the workers stay.
         if self.factory.config.file not in changed or self.factory.renew():
@@ -517,13 +511,9 @@ class Supervisor(WorkerSlots):
     def end_xswitch_last(self) -> None:
         """Stop X-Switch if the last worker has ended."""
         if self.has_only_xswitch():
-            self.end_xswitch()
-
-    def end_xswitch(self) -> None:
-        """Stop X-Switch, after the last worker has ended."""
-        for each in self.workers.values():
-            if each.state is SERVING:
-                self.handle_event(each, Event.RETIRE)
+            for each in self.workers.values():
+                if each.state is SERVING:
+                    self.handle_event(each, Event.RETIRE)
 
     def start(self, slot: int, state: State = STARTING) -> None:
         """Start a worker in a slot. During a change, it belongs to the next generation."""
@@ -545,8 +535,8 @@ class Supervisor(WorkerSlots):
         try:
             pid = os.fork()
         except OSError as reason:
-            if (now := time.monotonic()) >= self.complain_from:
-                self.complain_from = now + LOG_EVERY_S
+            if (now := time.monotonic()) >= self.log_from:
+                self.log_from = now + LOG_EVERY_S
                 logger.errors.error(f"cannot fork a worker: {reason.strerror}; trying again each second")
             self.slots[slot].plan(1)
             pid = -1
@@ -559,9 +549,9 @@ class Supervisor(WorkerSlots):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         return pid
 
-    def new_worker(self, slot: int, number: int) -> int:
-        """Run a worker in the forked process; return its exit status. number: of its seat."""
-        seat = Seat(self.growing.seats.map, number)
+    def new_worker(self, slot: int, seat_number: int) -> int:
+        """Run a worker in the forked process; return its exit status."""
+        seat = Seat(self.growing.seats.map, seat_number)
         tells_sources = self.sources is not None
         new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, tells_sources, seat)
         try:
@@ -573,10 +563,10 @@ class Supervisor(WorkerSlots):
     def start_due(self) -> None:
         """Start the workers that are due, and hurry the retiring ones whose time is over."""
         now = time.monotonic()
-        for number, slot in list(self.slots.items()):
-            if slot.is_due(now):
-                slot.due_at = None
-                self.start(number)
+        for slot, child in list(self.slots.items()):
+            if child.is_due(now):
+                child.due_at = None
+                self.start(slot)
         for each in list(self.workers.values()):
             if each.is_to_hurry(now):
                 self.handle_event(each, Event.HURRY)
@@ -584,12 +574,12 @@ class Supervisor(WorkerSlots):
     def reap(self) -> None:
         """Reap the workers that have ended, and act on their exit status."""
         # Each worker leaves `workers` before the next one is reaped: a signal to a reaped process would fail.
-        for pid, raw in orphans.reap(self.workers):
+        for pid, wait_status in orphans.reap(self.workers):
             self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
-            if worker.slot != XSWITCH:  # which has no seat
+            if worker.slot != XSWITCH:  # X-Switch has no seat
                 self.growing.seats.free_seat(worker.seat)
-            code = os.waitstatus_to_exitcode(raw)
+            code = os.waitstatus_to_exitcode(wait_status)
             if code < 0:
                 orphans.kill_orphans(self.workers)
             self.handle_end(worker, code)

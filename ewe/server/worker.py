@@ -26,7 +26,7 @@ import time
 import traceback
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
 from ewe.streams import systemd
@@ -45,7 +45,7 @@ STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = STOPS | {
     *(signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 }
-ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
+COUNT_IS_FIXED = "TTIN and TTOU change the number of workers, where there are many (workers)"
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 
 
@@ -59,17 +59,29 @@ class WorkerStage(Enum):
 
 SERVING, FINISHING, ABORTING = WorkerStage
 ALWAYS = (SERVING, FINISHING, ABORTING)
-# signal: (the stages in which it has an effect, the method of Worker, whether it waits for others: on_signal())
-SIGNALS: dict[int, tuple[tuple[WorkerStage, ...], str, bool]] = {
-    signal.SIGTERM: (ALWAYS, "on_stop", False),
-    signal.SIGINT: (ALWAYS, "on_stop", False),
-    signal.SIGQUIT: (ALWAYS, "on_quit", False),
-    signal.SIGALRM: ((FINISHING, ABORTING), "on_alarm", False),
-    signal.SIGHUP: ((SERVING,), "on_reload", True),
-    signal.SIGUSR1: (ALWAYS, "on_reopen", True),
-    signal.SIGUSR2: (ALWAYS, "on_status", False),
-    signal.SIGTTIN: ((SERVING,), "on_count", True),
-    signal.SIGTTOU: ((SERVING,), "on_count", True),
+
+
+class SignalMethod(NamedTuple):
+    """The effect of a signal: in these stages, a method of Worker is called.
+
+    waits: the method waits for the handlers of other signals (on_signal()).
+    """
+
+    stages: tuple[WorkerStage, ...]
+    method: str
+    waits: bool = False
+
+
+SIGNALS: dict[int, SignalMethod] = {
+    signal.SIGTERM: SignalMethod(ALWAYS, "on_stop"),
+    signal.SIGINT: SignalMethod(ALWAYS, "on_stop"),
+    signal.SIGQUIT: SignalMethod(ALWAYS, "on_quit"),
+    signal.SIGALRM: SignalMethod((FINISHING, ABORTING), "on_alarm"),
+    signal.SIGHUP: SignalMethod((SERVING,), "on_reload", waits=True),
+    signal.SIGUSR1: SignalMethod(ALWAYS, "on_reopen", waits=True),
+    signal.SIGUSR2: SignalMethod(ALWAYS, "on_status"),
+    signal.SIGTTIN: SignalMethod((SERVING,), "on_count", waits=True),
+    signal.SIGTTOU: SignalMethod((SERVING,), "on_count", waits=True),
 }
 
 
@@ -80,8 +92,8 @@ def ignore_signals() -> None:
     status, and TTIN could halt the process. SIGALRM is left alone, since its timer is off.
     """
     signal.set_wakeup_fd(-1)
-    for number in HANDLED - {signal.SIGALRM}:
-        signal.signal(number, signal.SIG_IGN)
+    for signum in HANDLED - {signal.SIGALRM}:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def kill_programs() -> int:
@@ -140,8 +152,8 @@ class Worker:
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until a stop; return the exit status. ready: called once the signal handlers are installed."""
-        for number in SIGNALS:
-            signal.signal(number, self.on_signal)
+        for signum in SIGNALS:
+            signal.signal(signum, self.on_signal)
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         try:
@@ -174,16 +186,15 @@ class Worker:
             return ABORTING
         return FINISHING if self.stopping else SERVING
 
-    def on_signal(self, number: int, frame: object) -> None:
+    def on_signal(self, signum: int, frame: object) -> None:
         """Call the method that SIGNALS names: now, or after the handlers for which the signal waits.
 
         This is the handler of each signal.
         """
-        _, _, waits = SIGNALS[number]
-        if not waits:
-            self.call_method_for(number, frame)
+        if not SIGNALS[signum].waits:
+            self.call_method_for(signum, frame)
             return
-        self.waiting[number] = frame
+        self.waiting[signum] = frame
         # If `handles_waiting` is set, an outer call of this method handles them.
         while self.waiting and not self.handles_waiting:
             self.handles_waiting = True
@@ -193,17 +204,17 @@ class Worker:
             finally:
                 self.handles_waiting = False
 
-    def call_method_for(self, number: int, frame: object) -> None:
+    def call_method_for(self, signum: int, frame: object) -> None:
         """Call the method for a signal, if the signal has an effect in this stage."""
-        stages, method, _ = SIGNALS[number]
-        if self.stage in stages:
-            getattr(self, method)(number, frame)
+        found = SIGNALS[signum]
+        if self.stage in found.stages:
+            getattr(self, found.method)(signum, frame)
 
-    def on_stop(self, number: int, frame: object) -> None:
+    def on_stop(self, signum: int, frame: object) -> None:
         """TERM, INT: let requests in progress end; at the second INT, abort them."""
-        self.interrupts += number == signal.SIGINT
+        self.interrupts += signum == signal.SIGINT
         if self.interrupts > 1:
-            self.on_quit(number, frame)
+            self.on_quit(signum, frame)
         elif not self.stopping and not self.aborted:
             self.stopping = True
             if not self.supervised:
@@ -218,7 +229,7 @@ class Worker:
                     f"{requests} in progress, and may end within {grace:g} s (grace); a second Ctrl-C ends all now"
                 )
 
-    def on_quit(self, number: int, frame: object) -> None:
+    def on_quit(self, signum: int, frame: object) -> None:
         """QUIT, second INT: abort all requests now. If the process still runs after ABORT_TIMEOUT_S, end it.
 
         A further signal sets no other alarm: it would give a process that hangs more time.
@@ -241,7 +252,7 @@ class Worker:
             finally:
                 self.is_aborting = False
 
-    def on_alarm(self, number: int, frame: object) -> None:
+    def on_alarm(self, signum: int, frame: object) -> None:
         """ALRM: abort after `grace`, or end the process ABORT_TIMEOUT_S after abort()."""
         if self.aborted:
             # The alarm of `grace` may come together with QUIT, and on_quit() run first. The alarm that on_quit()
@@ -254,14 +265,14 @@ class Worker:
             logger.errors.warning(
                 f"{self.processor.unfinished()} requests did not end in {grace:g} s (grace)"
             )
-            self.on_quit(number, frame)
+            self.on_quit(signum, frame)
 
-    def on_reopen(self, number: int, frame: object) -> None:
+    def on_reopen(self, signum: int, frame: object) -> None:
         """USR1: reopen the logs."""
         self.factory.reopen_logs()
         self.processor.signalled(signal.SIGUSR1)
 
-    def on_reload(self, number: int, frame: object) -> None:
+    def on_reload(self, signum: int, frame: object) -> None:
         """HUP: read the configuration again; below a supervisor, retire."""
         if self.supervised:
             self.processor.retire()
@@ -270,12 +281,12 @@ class Worker:
             self.processor.adopt(self.factory.conversations(), self.factory.config)
             self.factory.report_applications()
 
-    def on_count(self, number: int, frame: object) -> None:
+    def on_count(self, signum: int, frame: object) -> None:
         """TTIN, TTOU: only a supervisor can change the number of workers."""
         if not self.supervised:
-            logger.errors.warning(ONLY_MANY)
+            logger.errors.warning(COUNT_IS_FIXED)
 
-    def on_status(self, number: int, frame: object) -> None:
+    def on_status(self, signum: int, frame: object) -> None:
         """USR2: write status and stacks to the error log. One that is being written answers this signal, too."""
         if not self.is_reporting:
             self.is_reporting = True

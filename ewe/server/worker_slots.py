@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ewe.server.children import LONGEST_S, ChildSlot
 from ewe.server.growing import START_S, Growing
-from ewe.server.worker_table import COMING, RETIRING, SERVING, XSWITCH, WorkerProcess
+from ewe.server.worker_table import COMING, FIRST, RETIRING, SERVING, XSWITCH, WorkerProcess
 
 if TYPE_CHECKING:
     import socket
@@ -45,7 +45,7 @@ class WorkerSlots:
         """span: the limits for the number of workers, which begins with the lower one."""
         self.workers: dict[int, WorkerProcess] = {}
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # also XSWITCH
-        self.slots_in_use = set(range(span))
+        self.slots_in_use = set(range(span.least))
         self.generation = 1
         self.growing = Growing(sockets, span)
 
@@ -61,6 +61,11 @@ class WorkerSlots:
     def has_worker_in(self, state: State) -> bool:
         """Return whether a worker is in a state."""
         return any(each.state is state for each in self.workers.values())
+
+    def has_begun(self) -> bool:
+        """Return whether a worker serves, and each of the first ones has reported or ended."""
+        serving = any(each.state is SERVING for each in self.workers_in_slots())
+        return serving and not self.has_worker_in(FIRST)
 
     def has_only_xswitch(self) -> bool:
         """Return whether X-Switch is the only child, or there is none."""
@@ -112,7 +117,7 @@ class WorkerSlots:
         self.growing.span = span
         for slot in self.slots_beyond(span.most):
             self.give_up_slot(slot)
-        self.slots_in_use.update(self.free_slots(int(span) - len(self.slots_in_use)))
+        self.slots_in_use.update(self.free_slots(span.least - len(self.slots_in_use)))
 
     def is_restarting(self) -> bool:
         """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""

@@ -31,7 +31,7 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_argu
     idle_s = config.idle
     if idle_s is None:  # the setting is auto
         idle_s = IDLE_WORKER_S if idle_occupies_worker else IDLE_SOCKET_S
-    site.idle = idle_s
+    site.idle_s = idle_s
     for setting, module in SERVER.items():
         if is_on(config, setting):
             middleware = feature(module).server_middleware(site)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ewe.config.messages import ConfigError
-from ewe.http.virtual_hosts import Host, VirtualHosts, listens_at
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts, listens_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class BuiltSite(NamedTuple):
     """One [[site]] with the objects built from it. tls: None if the site has no certificate."""
 
-    host: Host
+    host: VirtualHost
     table: SiteTable
     plan: Plan
     handler: Handler
@@ -88,7 +88,7 @@ class Certificates:
         return by_name(choose, first)
 
 
-def share_an_address(one: Host, other: Host) -> bool:
+def share_an_address(one: VirtualHost, other: VirtualHost) -> bool:
     """Return whether two sites share an address of the server."""
     return (
         not one.listen

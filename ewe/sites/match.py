@@ -26,7 +26,7 @@ class Match:
 
     def __init__(self, table: LocationTable) -> None:
         self.table = table
-        self.kind = table.kind
+        self.kind = table.match_key
         self.match_value = table.match_value
         self.pattern = re.compile(self.match_value, re.DOTALL) if self.kind == "pattern" else None
         self.longest = longest_text(self.match_value) if self.kind == "pattern" else 0

@@ -193,7 +193,7 @@ class SiteRoutes:
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of the location that covers the request's path. Raises HTTPError."""
-        io.counted = ()
+        io.counted_by = ()
         for location in self.locations:  # the loop of find(), without the cost of a call
             if location.match is None or location.match.covers(request.path):
                 break
@@ -324,7 +324,7 @@ class Hosts:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of the site that the request asks for. Raises HTTPError."""
         # Behind a proxy, io.server is the proxy's address: take this server's own one.
-        server = io.server if io.connected is None else io.connected.server
+        server = io.server if io.endpoints is None else io.endpoints.server
         return await self.hosts.choose(request.host, server).respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.feature_table import STEPS, feature
 from ewe.features.plan import ServerPlan
 from ewe.gateway.protected_sources import ProtectedSources
-from ewe.http.virtual_hosts import Host, VirtualHosts
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts
 from ewe.site import Site
 from ewe.sites.build import SiteBuilder
 from ewe.sites.certificates import BuiltSite, Certificates, PlainAddresses
@@ -43,7 +43,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
     builders = []
     for table, site_config in zip(config.sites, config.each_site(), strict=True):
         context = certificates.context_of(site_config, table)
-        host = Host(table.names, socket_names(table.listen))
+        host = VirtualHost(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", directories=secrets_of(config)))
     built = [

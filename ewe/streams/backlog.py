@@ -16,8 +16,6 @@ Limits of this measurement:
   the kernel has room for it.
 - With TCP_DEFER_ACCEPT, which ewe does not set, the kernel makes the connection when its first bytes come.
 - A Unix socket has no tcp_info, and other systems have no such field.
-
-The server uses this file only if the setting `trace` is given.
 """
 
 from __future__ import annotations

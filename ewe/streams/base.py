@@ -142,7 +142,7 @@ class MinRate:
 class Child(Protocol):
     """A program started for one connection (ewe.gateway.programs). It ends with the connection, or before."""
 
-    def signal(self, number: int) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the program and to the processes that it started. Any thread may call this."""
 
     def kill(self) -> None:
@@ -159,7 +159,7 @@ class Poller(Protocol):
         seconds: float,
         writable: int = -1,
     ) -> list[int]:
-        """Wait until a descriptor can be read, or `writable` can be written; return the ready descriptors.
+        """Wait until a descriptor can be read, or `writable` (-1: none) can be written; return the ready ones.
 
         seconds: the longest wait; after it the list is empty. since: the time.monotonic() of the program's last
         output. Raises Disconnected when the client has left, or when it has closed its sending side and the program
@@ -212,8 +212,8 @@ class Wait:
         yield self
 
 
-class Connected(NamedTuple):
-    """The client and the server of a connection without a proxy's headers. trusted: a trusted proxy is the peer."""
+class Endpoints(NamedTuple):
+    """The two ends of a connection, without a proxy's headers. trusted: a trusted proxy is the peer."""
 
     client: tuple[str, int]
     server: tuple[str, int]
@@ -236,29 +236,29 @@ class Stream:
 
     Facts about the exchange in progress that are not in the request: variables: additional variables for programs
     (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
-    access log. answered_by: the feature that answers; "" before the request is at the site. counted: the rate
-    limits that have counted the request. tried: the handler of `try` that has found the path.
+    access log. answered_by: the feature that answers; "" before the request is at the site. counted_by: the
+    rate limits that have counted the request. tried: the handler of `try` that has found the path.
 
-    block, params: the variables of this connection, as LibCGI and FastCGI encode them, kept for the next request.
-    The first item of params is the protocol's codec.
+    libcgi_block, gateway_params: the variables of this connection, as LibCGI and the protocol of a gateway encode
+    them, kept for the next request. The first item of gateway_params is the protocol's codec.
 
     Behind a proxy (ewe.gateway.proxies) `client`, `server` and `scheme` come from the proxy's headers. peer: the
-    address of the proxy. connected: the client, server and scheme of the connection itself.
+    address of the proxy. endpoints: the client, server and scheme of the connection itself; None: the same.
     """
 
     scheme = "http"
     may_block = True
     gives_way = False
     peer: tuple[str, int] | None = None
-    connected: Connected | None = None
+    endpoints: Endpoints | None = None
     unsent = 0
     variables: dict[bytes, bytes] = NO_VARIABLES
     user = ""
     answered_by = ""
-    counted: tuple[object, ...] = ()
+    counted_by: tuple[object, ...] = ()
     tried: object = None
-    block = b""
-    params: tuple[object, bytes] = (None, b"")
+    libcgi_block = b""
+    gateway_params: tuple[object, bytes] = (None, b"")
     # Made when the first program starts: an idle connection needs none
     own_programs: set[Child] | None = None
 

@@ -125,19 +125,19 @@ class BlockingStream(Stream):
         Disconnected.
         """
         while True:
-            left = self.expires - time.monotonic()
-            if left <= 0:
+            left_s = self.expires - time.monotonic()
+            if left_s <= 0:
                 raise Timeout
             try:
-                if left < self.tick_s:
-                    set_timeouts(self.socket, max(left, 0.001), None)  # to the kernel, 0 means no limit
+                if left_s < self.tick_s:
+                    set_timeouts(self.socket, max(left_s, 0.001))  # to the kernel, 0 means no limit
                 return self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
                 continue
             except OSError:
                 raise Disconnected from None
             finally:
-                if left < self.tick_s:
+                if left_s < self.tick_s:
                     self.restore_receive_timeout()
 
     def raise_if_aborted(self, data: bytes) -> bytes:
@@ -149,7 +149,7 @@ class BlockingStream(Stream):
     def restore_receive_timeout(self) -> None:
         """Restore the usual time limit after a shorter wait."""
         try:
-            set_timeouts(self.socket, self.tick_s, None)
+            set_timeouts(self.socket, self.tick_s)
         except OSError:
             pass  # the connection is gone; the next call raises Disconnected
 
@@ -286,12 +286,12 @@ class BlockingWakeEvent:
         self.waker.close()
 
 
-def set_timeouts(sock: socket.socket, receive: float | None, send: float | None) -> None:
-    """Set the kernel's time limits of a blocking socket, in seconds; None leaves a limit unchanged.
+def set_timeouts(sock: socket.socket, receive_s: float | None = None, send_s: float | None = None) -> None:
+    """Set the kernel's time limits of a blocking socket; None leaves a limit unchanged.
 
     An accepted TCP socket inherits the limits of its listening socket; an accepted Unix socket does not.
     """
-    for option, seconds in ((socket.SO_RCVTIMEO, receive), (socket.SO_SNDTIMEO, send)):
+    for option, seconds in ((socket.SO_RCVTIMEO, receive_s), (socket.SO_SNDTIMEO, send_s)):
         if seconds is not None:
             whole = int(seconds)
             sock.setsockopt(socket.SOL_SOCKET, option, TIMEVAL.pack(whole, int((seconds - whole) * 1e6)))

@@ -24,8 +24,7 @@ the set then forgets it, too. If its number belongs to another file by then, the
 caller must therefore tolerate an event that it did not ask for, and register() and modify() accept any number,
 known or unknown.
 
-The time of a PollSet's poll() grows with the number of its descriptors. That is good enough for a laptop, but not
-for a server with many connections.
+PollSet.poll() takes time proportional to the number of descriptors: enough for a laptop.
 
 Read next: listener.py, parking.py.
 """
@@ -136,8 +135,8 @@ class PollSet:
         try:
             while True:
                 self.hand_over()
-                left = max(expires - time.monotonic(), 0)
-                found = self.poll_object.poll(None if seconds < 0 else math.ceil(left * 1000))
+                left_s = max(expires - time.monotonic(), 0)
+                found = self.poll_object.poll(None if seconds < 0 else math.ceil(left_s * 1000))
                 if ready := self.still_wanted(found):
                     return ready
                 if time.monotonic() >= expires:
@@ -226,7 +225,7 @@ def drain_pipe(reader: int) -> None:
 OPEN, UNREAD, ENDED, GONE = "open", "unread", "ended", "gone"
 
 
-def polled_state(fd: int, ended: bool) -> str:
+def polled_state(fd: int, *, ended: bool) -> str:
     """Return the present state of a peer, by poll(2). ended: it was ENDED before, so it is ENDED or GONE now."""
     watched = select.poll()
     watched.register(fd, 0 if ended else CLOSING)
@@ -234,10 +233,10 @@ def polled_state(fd: int, ended: bool) -> str:
     if not found:
         return ENDED if ended else OPEN
     [(_, events)] = found
-    return state_by_events(fd, events, ended)
+    return state_by_events(fd, events, ended=ended)
 
 
-def state_by_events(fd: int, events: int, ended: bool) -> str:
+def state_by_events(fd: int, events: int, *, ended: bool) -> str:
     """Return the state of a peer, from the events that poll(2) has returned for its socket.
 
     poll(2) was asked for the events CLOSING, or for none (0) if the peer was ENDED before. On a system with

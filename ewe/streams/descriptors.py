@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 
+from ewe.log_files import EVENTFD_FLAGS
 from ewe.streams.base import Disconnected
 
 # The system has no descriptors, buffers, memory or processes left. The server is overloaded (503), not faulty
@@ -108,5 +109,4 @@ class Waker:
             os.close(self.writer)
 
 
-EVENTFD_FLAGS: int = getattr(os, "EFD_CLOEXEC", 0) | getattr(os, "EFD_NONBLOCK", 0)
 ONE = (1).to_bytes(8, sys.byteorder)  # eventfd(2) adds it to its counter

@@ -13,7 +13,7 @@ round of the loop. EventStream is an asyncio.Protocol itself, and resumes the co
     connection_lost()   ──────▶ step(Disconnected), so that the conversation's finally blocks run
 
 `want` is the event that the paused conversation waits for; any other event leaves it paused. Bytes that arrive
-meanwhile stay in `input_buffer`. After HIGH bytes the stream stops reading, and TCP slows the client down.
+meanwhile stay in `input_buffer`. After HIGH_WATER_BYTES the stream stops reading, and TCP slows the client down.
 
 No request sets a timer: creating and cancelling a timer would cost more than reading a short request. The model
 checks the deadlines of all streams every DEADLINE_CHECK_S. Clock keeps the time of the last check, and reading that
@@ -26,7 +26,7 @@ Possible failures, and where each is prevented:
 - sendfile(2) bypasses the transport. Bytes in the transport's buffer must be sent first (drain). The loop lets
   no other code watch the transport's descriptor, so send_file() watches a duplicate.
 - A conversation that always finds bytes to read and room to write never pauses, and no other conversation runs.
-  After TURN_BYTES it goes on in the loop's next round (turn).
+  After TURN_BYTES it goes on in the loop's next round (yield_turn).
 
 Read next: processors/event.py, which makes the loop, the streams and the ticks.
 """
@@ -87,9 +87,9 @@ class EventStream(Stream):
     """
 
     may_block = False
-    HIGH = 64 * 1024  # bytes in `input_buffer` above which the stream stops reading
+    HIGH_WATER_BYTES = 64 * 1024  # in `input_buffer`; above it the stream stops reading
     watcher: Watcher | None = None  # the loop's; None until the conversation waits for an upstream
-    last_bytes = 0  # bytes in the transport's buffer after the end of the conversation, at the last look
+    buffered_bytes = 0  # in the transport's buffer after the end of the conversation, at the last check
 
     def __init__(self, model: EventModel, server: tuple[str, int], timeouts: Timeouts) -> None:
         super().__init__(("", 0), server, timeouts)
@@ -100,7 +100,7 @@ class EventStream(Stream):
         self.client_ended = False  # the client has closed its sending side
         self.lost = False  # the connection cannot be used any more
         self.output_full = False  # the transport's buffer is full: wait before sending more
-        self.reading = True  # the loop reads from the socket; see HIGH
+        self.reading = True  # the loop reads from the socket; see HIGH_WATER_BYTES
         self.handled_bytes = 0  # bytes read and sent since the conversation was last resumed
         self.want: Want | None = None
         # Moments of time.monotonic(): the end of the present wait, and of all receive() calls; see set_deadline()
@@ -126,13 +126,13 @@ class EventStream(Stream):
             self.step()
 
     def data_received(self, data: bytes) -> None:
-        """Resume the conversation if it waits for bytes, else keep them. Stop reading after HIGH bytes."""
+        """Resume the conversation if it waits for bytes, else keep them. Stop reading after HIGH_WATER_BYTES."""
         if self.want is Want.BYTES:
             self.input_buffer = data  # it was empty, or the conversation would not wait
             self.step()
         else:
             self.input_buffer += data
-            if len(self.input_buffer) > self.HIGH and self.reading:
+            if len(self.input_buffer) > self.HIGH_WATER_BYTES and self.reading:
                 self.reading = False
                 self.transport.pause_reading()
             if self.want is Want.EITHER:
@@ -176,8 +176,8 @@ class EventStream(Stream):
             while self.want is None:
                 self.conversation.throw(ForeignAwait)
         except StopIteration:
-            self.expires = self.clock.now + self.timeouts.write_timeout  # see wait_for_last_bytes()
-            self.last_bytes = self.transport.get_write_buffer_size()
+            self.expires = self.clock.now + self.timeouts.write_timeout  # see drop_slow_reader()
+            self.buffered_bytes = self.transport.get_write_buffer_size()
             self.close()
         except BaseException:
             logger.errors.exception(f"a conversation with {self.client[0]} failed")
@@ -193,13 +193,13 @@ class EventStream(Stream):
             elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:  # the conversation has ended; 0: it has not waited yet
-                self.wait_for_last_bytes(now)
+                self.drop_slow_reader(now)
 
-    def wait_for_last_bytes(self, now: float) -> None:
+    def drop_slow_reader(self, now: float) -> None:
         """Drop a closing connection, unless its client has read min_rate bytes a second for write_timeout."""
-        left, timeouts = self.transport.get_write_buffer_size(), self.timeouts
-        if self.last_bytes - left >= max(timeouts.min_rate * timeouts.write_timeout, 1):
-            self.last_bytes = left
+        left_bytes, timeouts = self.transport.get_write_buffer_size(), self.timeouts
+        if self.buffered_bytes - left_bytes >= max(timeouts.min_rate * timeouts.write_timeout, 1):
+            self.buffered_bytes = left_bytes
             self.expires = now + timeouts.write_timeout
         else:
             self.transport.abort()
@@ -275,15 +275,15 @@ class EventStream(Stream):
             return
         self.handled_bytes = handled = handled + CALL_COST_BYTES + len(data)
         if handled > TURN_BYTES:
-            await self.turn()
+            await self.yield_turn()
 
     async def share(self, size: int) -> None:
         """Count `size` bytes of work; after TURN_BYTES pause until the next round of the loop."""
         self.handled_bytes += CALL_COST_BYTES + size
         if self.handled_bytes > TURN_BYTES:
-            await self.turn()
+            await self.yield_turn()
 
-    async def turn(self) -> None:
+    async def yield_turn(self) -> None:
         """Pause until the loop's next round. Every other connection that is ready comes first."""
         self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
@@ -293,15 +293,15 @@ class EventStream(Stream):
         within write_timeout, or is slower than min_rate.
         """
         min_rate = MinRate(self.timeouts)
-        left = self.transport.get_write_buffer_size()
+        left_bytes = self.transport.get_write_buffer_size()
         while self.output_full:
             try:
                 await self.wait(Want.ROOM, self.timeouts.write_timeout)
             except Timeout:
-                before, left = left, self.transport.get_write_buffer_size()
-                if left >= before:
+                before, left_bytes = left_bytes, self.transport.get_write_buffer_size()
+                if left_bytes >= before:
                     raise
-                min_rate.check(before - left)
+                min_rate.check(before - left_bytes)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send with sendfile(2). While the socket is full, the loop watches a duplicate of its descriptor."""
@@ -357,7 +357,7 @@ class EventStream(Stream):
                     raise
                 await self.wait_for_buffer_room()
             finally:
-                self.transport.set_write_buffer_limits(high=self.HIGH)
+                self.transport.set_write_buffer_limits(high=self.HIGH_WATER_BYTES)
 
     async def wait_for_socket_room(self, target: int) -> None:
         """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
@@ -378,11 +378,10 @@ class EventStream(Stream):
     ) -> T:
         """Have an executor thread call function(*arguments); pause, then return its result.
 
-        Raises the function's exceptions; Timeout after `seconds`; Disconnected. After Timeout or Disconnected the
-        result is dropped, and an executor thread calls `abandoned` once the function has ended (Stream.call()).
+        An executor thread also calls `abandoned`. Arguments and exceptions: Stream.call().
         """
         call = ExecutorCall(function, arguments, self.call_ended, abandoned)
-        self.model.calls.put(call)
+        self.model.executor.put(call)
         try:
             await self.wait(Want.CALL, seconds)
         except BaseException:

@@ -57,11 +57,7 @@ class EventPoller:
         seconds: float,
         writable: int = -1,
     ) -> list[int]:
-        """Pause until a descriptor can be read, or `writable` can be written (-1: none); return the ready ones.
-
-        Return [] after `seconds`. Raises Disconnected if the client has left, or has closed its sending side and
-        nothing came since `since` (time.monotonic()) for HALF_CLOSED_S.
-        """
+        """Pause until a descriptor can be read, or `writable` can be written. See Poller.wait()."""
         stream, loop = self.stream, self.stream.loop
         ready: list[int] = []
 

@@ -57,7 +57,7 @@ from ewe.streams.descriptors import nonblocking_pipe
 # workers may still need the path, and the server's user may not be allowed to search its directory.
 KEEPS_SOCKET_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 # Bytes, unix(7). BSD and macOS have the smaller limit.
-MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
+MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
 ACCEPT_PAUSE_S = 0.1  # seconds without accepting after a failure, such as no descriptor or memory left
 LOG_EVERY_S = 10.0  # seconds between two log lines about a failed accept(2)
@@ -176,8 +176,8 @@ def try_unix(path: str) -> str:
         raise StartError(f"unix:{path}: there is no directory {directory}; make it")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"unix:{path}: {directory} may not be written; choose another path")
-    if len(os.fsencode(path)) > MAX_UNIX_PATH:
-        raise StartError(f"unix:{path} has more than {MAX_UNIX_PATH} bytes; choose a shorter path")
+    if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        raise StartError(f"unix:{path} has more than {MAX_UNIX_PATH_BYTES} bytes; choose a shorter path")
     return ""
 
 
@@ -261,10 +261,10 @@ class Listener:
         self.backlog_poll: select.poll | None = None  # of the listening sockets alone
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
-        self.accept_from = self.complain_from = 0.0
-        self.open_waiting()
+        self.accept_from = self.log_from = 0.0
+        self.open_descriptors()
 
-    def open_waiting(self) -> None:
+    def open_descriptors(self) -> None:
         """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
         self.forks = ForkCounter.count
         self.watched = descriptor_set()
@@ -279,8 +279,8 @@ class Listener:
 
         The listening sockets stay those of the parent.
         """
-        self.close_waiting()
-        self.open_waiting()
+        self.close_descriptors()
+        self.open_descriptors()
         try:
             signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         except ValueError:
@@ -294,13 +294,13 @@ class Listener:
                 yield accepted
         self.wake()  # another thread may wait, too
 
-    def accept(self, room: bool = True, seconds: float = -1) -> Accepted | None:
+    def accept(self, may_accept: bool = True, seconds: float = -1) -> Accepted | None:
         """Return the next connection, or None if a signal, wake() or the time ended the wait.
 
-        room: False at the processor's connection limit; then nothing is accepted, and new connections wait in the
-        backlog. seconds: the longest wait; -1: no limit.
+        may_accept: False at the processor's connection limit; new connections then wait in the backlog. seconds:
+        the longest wait; -1: no limit.
         """
-        accepted, _ = self.wait(seconds, 1 if room else 0)
+        accepted, _ = self.wait(seconds, 1 if may_accept else 0)
         return accepted[0] if accepted else None
 
     def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:
@@ -337,13 +337,13 @@ class Listener:
                 except BlockingIOError:
                     pass  # another thread has emptied the pipe
             elif descriptor == self.lifeline:
-                self.leave_lifeline()
+                self.unwatch_lifeline()
                 self.close()
             else:
                 others.append(descriptor)
         return accepted, others
 
-    def leave_lifeline(self) -> None:
+    def unwatch_lifeline(self) -> None:
         """Stop watching the lifeline: its end would end each further wait at once, and drain() would poll."""
         try:
             self.watched.unregister(self.lifeline)
@@ -380,7 +380,7 @@ class Listener:
     def limit_sends(self, seconds: float) -> None:
         """Set the longest wait of a send(2) to clients that are accepted from now on (write-timeout)."""
         for sock in self.sockets.values():
-            set_timeouts(sock, None, seconds)
+            set_timeouts(sock, send_s=seconds)
 
     def end_turn(self, descriptor: int) -> None:
         """Let other processes accept the next connections of a listening socket: go to the end of the list."""
@@ -418,8 +418,8 @@ class Listener:
     def log_accept_failure(self, reason: OSError) -> None:
         """Log that accept(2) fails, at most once in LOG_EVERY_S."""
         now = time.monotonic()
-        if now >= self.complain_from:
-            self.complain_from = now + LOG_EVERY_S
+        if now >= self.log_from:
+            self.log_from = now + LOG_EVERY_S
             logger.errors.error(f"cannot accept: {reason.strerror}; new connections wait until it can")
 
     def has_waiting(self) -> bool:
@@ -447,9 +447,9 @@ class Listener:
         self.closed = True
         for sock in self.sockets.values():
             sock.close()
-        self.close_waiting()
+        self.close_descriptors()
 
-    def close_waiting(self) -> None:
+    def close_descriptors(self) -> None:
         """Close this process's copies of the set and the wake pipe; the parent's stay open."""
         reader, writer = self.wake_reader, self.wake_writer
         self.wake_reader = self.wake_writer = -1  # first: a signal handler may call wake() at any point

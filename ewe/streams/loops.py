@@ -124,11 +124,11 @@ class SameLoopChannel:
             while not self.items:
                 if stream.client_ended and clock.now > max(began, stream.client_ended_at) + HALF_CLOSED_S:
                     raise Disconnected
-                left = began + seconds - clock.now
-                if left < 0:
+                left_s = began + seconds - clock.now
+                if left_s < 0:
                     raise Timeout
                 try:
-                    await stream.wait(Want.PROGRAM, min(left, HALF_CLOSED_S))
+                    await stream.wait(Want.PROGRAM, min(left_s, HALF_CLOSED_S))
                 except Timeout:
                     continue
         return self.items.popleft()
@@ -139,7 +139,6 @@ class SameLoopChannel:
 
     def close(self) -> None:
         """Do nothing: the channel has no descriptor."""
-        pass
 
 
 class CrossThreadChannel:
@@ -316,10 +315,10 @@ async def wait_for_task(task: asyncio.Future[Any], seconds: float, given_up: Fla
     expires = time.monotonic() + seconds
     given_up.watchers.append(end_wait)
     try:
-        while not given_up.raised and not task.done() and (left := expires - time.monotonic()) > 0:
+        while not given_up.raised and not task.done() and (left_s := expires - time.monotonic()) > 0:
             # end_wait() may run in a signal handler just before the loop begins to wait: see LOOK_S.
-            left = min(left, LOOK_S)
-            await asyncio.wait((task, raised), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            left_s = min(left_s, LOOK_S)
+            await asyncio.wait((task, raised), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         given_up.watchers.remove(end_wait)
 

@@ -21,7 +21,7 @@ parks it. The first worker must not register the upstream's socket for a wait th
 replace that of the next wait. `is_over` prevents this. A conversation that goes on also removes `wake`, so a late
 set() wakes no conversation. A wake-up that comes too early does no harm: the caller of every wait checks again.
 
-Read next: processors/pool_parking.py, which calls park() and ready().
+Read next: processors/pool_parking.py, which calls park() and handle_ready().
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
     from ewe.streams.listener import Listener
 
-# Seconds that a worker polls an upstream's socket before the conversation parks. An upstream on the same machine
-# usually answers within this time; longer, the worker would be missing to other clients.
+# Seconds that a worker polls an upstream's socket before the conversation parks
 POLL_FIRST_S = 0.002
 
 
@@ -126,7 +125,7 @@ class UpstreamSockets:
         except OSError:  # resume the conversation: its next call meets the error
             poll.set()
 
-    def ready(self, descriptor: int) -> None:
+    def handle_ready(self, descriptor: int) -> None:
         """Resume the conversation that waits for a socket which epoll has reported, if one still waits."""
         poll = self.polls.pop(descriptor, None)
         if poll is not None:
@@ -143,14 +142,9 @@ class PoolPoller(BlockingPoller):
     async def wait(
         self, descriptors: Sequence[int], since: float, seconds: float, writable: int = -1
     ) -> list[int]:
-        """Pause until the one descriptor can be read, or written if it is `writable`; return it in a list.
+        """Wait in this thread for POLL_FIRST_S, then park, until the descriptor is ready. See Poller.wait().
 
-        Return [] after `seconds`. descriptors, writable: they may name one descriptor only; -1: none. since: the
-        time.monotonic() of the upstream's last output. Raises Disconnected when the client has left, or when it has
-        closed its sending side and the upstream has been silent for HALF_CLOSED_S.
-
-        An upstream often answers soon. The first POLL_FIRST_S are therefore waited in this thread, as long as each
-        wait of the request was that short: parking costs more than such a wait.
+        descriptors, writable: they may name one descriptor only.
         """
         descriptor = descriptors[0] if descriptors else writable
         # One entry of epoll watches one descriptor.
@@ -193,7 +187,7 @@ def end_of_client(client: socket.socket, ended_at: float | None) -> float | None
     before. Raises Disconnected if the client has left.
     """
     descriptor = client.fileno()
-    state = GONE if descriptor < 0 else polled_state(descriptor, ended_at is not None)
+    state = GONE if descriptor < 0 else polled_state(descriptor, ended=ended_at is not None)
     if state == GONE:
         raise Disconnected
     return time.monotonic() if state == ENDED and ended_at is None else ended_at

@@ -83,7 +83,7 @@ class BlockingPoller:
             silent_until = math.inf if ended_at is None else max(ended_at, since) + HALF_CLOSED_S
             events = dict(watched.poll(max(min(expires, silent_until) - now, 0) * 1000))
             of_client = events.pop(client, 0)
-            state = state_by_events(client, of_client, ended_at is not None) if of_client else OPEN
+            state = state_by_events(client, of_client, ended=ended_at is not None) if of_client else OPEN
             now = time.monotonic()
             if state == GONE:
                 raise Disconnected

@@ -17,7 +17,7 @@ With parking = idle only next_request() pauses, and the other calls are those of
 
 Possible failures: a client that sends one byte at a time is ready again before the main thread checks its deadline.
 receive() therefore checks the deadline itself. A client as fast as the server is always ready. With parking =
-always, the conversation therefore goes to the end of the queue after TURN_BYTES (turn).
+always, the conversation therefore goes to the end of the queue after TURN_BYTES (yield_turn).
 
 Read next: processors/pool.py.
 """
@@ -75,7 +75,7 @@ class PoolStream(BlockingStream):
         """
         super().__init__(sock, client, server, timeouts)
         self.parks_always = parks_always
-        # Bytes, and CALL_COST_BYTES for each call, since the last turn(). Parking does not reset the count.
+        # Bytes, and CALL_COST_BYTES for each call, since the last yield_turn(). Parking does not reset the count.
         self.handled_bytes = 0
         if parks_always:
             sock.setblocking(False)
@@ -124,8 +124,6 @@ class PoolStream(BlockingStream):
             try:
                 return self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
-                # Each byte of a slow client makes the main thread queue the conversation before it checks
-                # deadlines.
                 if time.monotonic() > self.expires:
                     raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
@@ -153,7 +151,7 @@ class PoolStream(BlockingStream):
                 min_rate.check(sent)
             self.handled_bytes += CALL_COST_BYTES + sent
             if self.handled_bytes > TURN_BYTES:
-                await self.turn()
+                await self.yield_turn()
 
     def upstream_poller(self) -> Poller:
         """Return a PoolPoller, whose waits occupy no worker; without parking = always, a BlockingPoller."""
@@ -193,9 +191,9 @@ class PoolStream(BlockingStream):
         """Count `size` bytes of work; after TURN_BYTES go to the end of the queue, with parking = always."""
         self.handled_bytes += CALL_COST_BYTES + size
         if self.handled_bytes > TURN_BYTES and self.parks_always:
-            await self.turn()
+            await self.yield_turn()
 
-    async def turn(self) -> None:
+    async def yield_turn(self) -> None:
         """Go to the end of the queue. Every conversation that is ready now comes first."""
         self.handled_bytes = 0
         await Wait(Want.TURN, math.inf)
@@ -211,11 +209,7 @@ class PoolStream(BlockingStream):
         return min_rate
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Send `head`, then a part of a file with sendfile(2); with parking = always, pause while the buffer is
-        full.
-
-        Raises Timeout; Disconnected, also if the file has become shorter.
-        """
+        """Send as a BlockingStream does; with parking = always, pause while the socket's buffer is full."""
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
         if count <= COPIED_BYTES:

@@ -34,7 +34,7 @@ TICK_S = 0.2  # seconds of an idle connection between two looks at the backlog
 def limit_waits(listening: Iterable[socket]) -> None:
     """Let a recv(2) return after TICK_S. Accepted TCP sockets inherit the limit of their listening socket."""
     for sock in listening:
-        set_timeouts(sock, TICK_S, None)
+        set_timeouts(sock, TICK_S)
 
 
 class SerialStream(BlockingStream):
@@ -60,7 +60,7 @@ class SerialStream(BlockingStream):
         super().__init__(accepted.socket, accepted.client, accepted.server, timeouts)
         _, port = accepted.client
         if port == 0:  # an accepted Unix socket inherits no limit from its listening socket
-            set_timeouts(accepted.socket, TICK_S, None)
+            set_timeouts(accepted.socket, TICK_S)
 
     # The conversation reads `stopping` once in each exchange, before it sends the response.
 

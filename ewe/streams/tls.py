@@ -15,7 +15,7 @@ Possible failures, and where each is prevented:
 - The client closes the connection without close_notify. For HTTP this does no harm: Content-Length, or the last
   chunk, shows whether a body is complete.
 - A client sends an endless series of records without data, or of key updates. Each costs more to process than to
-  send. MAX_SILENT bounds them.
+  send. MAX_SILENT_BYTES bounds them.
 - The SSLObject has decrypted bytes that no call has taken yet. next_request() therefore asks the SSLObject before
   it waits for the stream below.
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 * 1024  # bytes encrypted at once
 RECORD_BYTES = 16 * 1024  # bytes decrypted at once, about the size of a record
 # Bytes of records without data that a client may send in a row. Normal clients send almost none.
-MAX_SILENT = 4 * RECORD_BYTES
+MAX_SILENT_BYTES = 4 * RECORD_BYTES
 # For TLS 1.2: a new key for each connection (ECDHE, DHE), and encryption and authentication in one step (AEAD).
 # CBC suites are excluded: the time that the check of their padding takes has leaked plain text (RFC 9325 section
 # 4.2).
@@ -136,7 +136,7 @@ class SecureStream(StreamOver):
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
         self.decrypted = b""  # bytes that either() has decrypted, for the next receive()
         self.fault: str | None = None  # why TLS has failed, "" for an unknown reason; None: it has not
-        self.silent_bytes = 0  # the bytes of all records since the last one with data: see MAX_SILENT
+        self.silent_bytes = 0  # the bytes of all records since the last one with data: see MAX_SILENT_BYTES
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
 
@@ -175,7 +175,7 @@ class SecureStream(StreamOver):
     def decrypt(self) -> bytes:
         """Return the data of the records that have arrived.
 
-        Raises Disconnected for bytes that are not TLS, and for more than MAX_SILENT bytes of records without data.
+        Raises Disconnected for bytes that are not TLS, and for more than MAX_SILENT_BYTES of records without data.
         Data before such bytes is returned first, and the next call raises.
         """
         data, self.decrypted = self.decrypted, b""
@@ -206,7 +206,7 @@ class SecureStream(StreamOver):
                 break
             if len(pieces) > count:
                 self.silent_bytes = 0
-            elif self.silent_bytes > MAX_SILENT:
+            elif self.silent_bytes > MAX_SILENT_BYTES:
                 self.fault = "TLS records without data"
                 raise Disconnected(self.fault)
             if self.client_ended or not self.encrypted:

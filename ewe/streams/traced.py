@@ -10,8 +10,6 @@ These are held, because ewe's own code follows them and cannot wait before the n
     sends       also if it is the first of its connection, and short: the kernel has room for it
     accepted    if the model runs the conversation at once (ewe.server.trace)
     ended       if the stream below blocks, and no program is left: the thread closes the connection next
-
-The server uses this file only if the setting `trace` is given.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ removing it afterwards, would cost system calls each time. A Watcher therefore a
 which conversation waits for it at present:
 
     EventPoller.readable() ─▶ waiting[descriptor] = stream ─▶ the conversation pauses
-    event loop: readable   ─▶ ready(descriptor) ─▶ stream.step()       while a conversation waits
-                                                └▶ forget(descriptor)  while none does
+    event loop: readable   ─▶ handle_ready(descriptor) ─▶ stream.step()       while a conversation waits
+                                                       └▶ forget(descriptor)  while none does
 
 Possible failures: a descriptor is closed while it is watched, and the next file that is opened gets its number.
 Code that closes a watched descriptor must therefore call the poller's forget() first.
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class EventModel(Protocol):
-    """The parts of the event model (processors/event.py) that its streams use. calls: the executor threads."""
+    """The parts of the event model (processors/event.py) that its streams use. executor: the executor threads."""
 
     loop: Any
     clock: Any
-    calls: Any
+    executor: Any
 
     def admit(self, stream: Any) -> bool: ...
 
@@ -61,15 +61,15 @@ class Watcher:
 
     def watch(self, descriptor: int) -> None:
         """Begin to watch whether a descriptor can be read, or whether its other end is closed."""
-        self.loop.add_reader(descriptor, self.ready, descriptor)
+        self.loop.add_reader(descriptor, self.handle_ready, descriptor)
 
-    def ready(self, descriptor: int) -> None:
+    def handle_ready(self, descriptor: int) -> None:
         """Resume the conversation that waits for a descriptor, which can be read now."""
         stream = self.waiting.get(descriptor)
         if stream is not None:
             if stream.want is Want.PROGRAM or stream.want is Want.EITHER:
                 stream.step()
-        else:  # the loop would call ready() again and again for bytes that no conversation reads
+        else:  # the loop would call handle_ready() again and again for bytes that no conversation reads
             self.forget(descriptor)
 
     def forget(self, descriptor: int) -> None:
@@ -100,15 +100,15 @@ class EpollWatcher(Watcher):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.epoll = descriptor_set()
-        loop.add_reader(self.epoll.fileno(), self.ready_ones)
+        loop.add_reader(self.epoll.fileno(), self.poll)
 
     def watch(self, descriptor: int) -> None:
         self.epoll.register(descriptor, EPOLLIN)
 
-    def ready_ones(self) -> None:
+    def poll(self) -> None:
         """Resume the conversations whose descriptors can be read."""
         for descriptor, _ in self.epoll.poll(0):
-            self.ready(descriptor)
+            self.handle_ready(descriptor)
 
     def unwatch(self, descriptor: int) -> None:
         self.epoll.unregister(descriptor)

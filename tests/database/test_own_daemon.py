@@ -185,7 +185,7 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: s
 
 
 def test_a_change_that_fails_gives_the_daemon_its_old_databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor_factory, "open_logs_or_fail", lambda config: None)
+    monkeypatch.setattr(processor_factory, "open_logs", lambda config: None)
     restarted: list[Config] = []
     manager = object.__new__(ProgramManager)
     manager.programs = [object.__new__(DaemonProgram)]

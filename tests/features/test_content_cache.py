@@ -28,7 +28,7 @@ from ewe.http.messages import FileResponse, Request, Response, Source, StorableR
 from ewe.http.parser import parse_request
 from ewe.http.response_head import options_of
 from ewe.http.status import HTTPError
-from ewe.streams.base import Connected
+from ewe.streams.base import Endpoints
 from ewe.streams.blocking import run
 
 
@@ -360,7 +360,7 @@ def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
 
 def test_behind_a_trusted_proxy(place: Place) -> None:
     client = ("192.0.2.1", 50000)
-    place.io.connected = Connected(client, place.io.server, "http", True)
+    place.io.endpoints = Endpoints(client, place.io.server, "http", True)
     place.io.scheme, place.io.server = "https", (place.io.server[0], 443)  # as the proxy says
     place.says = page()
     for number, (fields, is_kept) in enumerate(

@@ -224,7 +224,7 @@ def test_a_pattern_is_no_path_of_a_cookie(monkeypatch: pytest.MonkeyPatch) -> No
     location: Any = SimpleNamespace(
         config=Config(fastcgi_affinity="ewe"),
         plan=SimpleNamespace(limits=None, static=SimpleNamespace(root="/")),
-        table=SimpleNamespace(kind="pattern", match_value="/shop/[0-9]+"),
+        table=SimpleNamespace(match_key="pattern", match_value="/shop/[0-9]+"),
     )
     runner = fastcgi.gateway(location, "fastcgi", ("unix:/a", "unix:/b"))
     run(runner.run(None, None, None))  # type: ignore[arg-type]

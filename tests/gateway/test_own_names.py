@@ -11,7 +11,7 @@ from support.xswitch_client import xswitch
 
 from ewe.gateway.own_names import is_own, misdirected_response
 from ewe.http.messages import Request
-from ewe.streams.base import Connected, Stream
+from ewe.streams.base import Endpoints, Stream
 
 NAMES = ("shop.example", "*.wild.example")
 
@@ -44,7 +44,7 @@ def asked(host: str, server: str, client: str = "127.0.0.1", connected: str = ""
     request = Request("GET", "/", (1, 1), (("host", host),))
     stream = Stream((client, 1), (server, 80), None)  # type: ignore[arg-type]
     if connected:
-        stream.connected = Connected((peer, 1), (connected, 80), "http", trusted=True)
+        stream.endpoints = Endpoints((peer, 1), (connected, 80), "http", trusted=True)
         stream.peer = (peer, 1)
     refused = misdirected_response(request, stream, NAMES)
     assert refused is None or ("[[site]]" in refused.cause and "evil" in refused.cause)

@@ -2,8 +2,8 @@
 
 ewe imports some modules only when they are first needed. A process that has become another user may no longer be
 allowed to read the directories of ewe and of Python. A server that changes its user therefore imports these modules
-before. The declaration of a feature lists those that the feature imports (Feature.late), ewe.server.run.LATER the
-others. This test finds them in the source.
+before. The declaration of a feature lists those that the feature imports (Feature.late), LATE_MODULES of
+ewe.server.run the others. This test finds them in the source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from support.documents import statements
 
 from ewe.server import run
-from ewe.server.run import IF_INSTALLED, late_modules
+from ewe.server.run import OPTIONAL_MODULES, late_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
@@ -85,7 +85,7 @@ def test_all_late_imports_are_known() -> None:
             source = path.read_text(encoding="utf-8")
             for module in late_imports(source) if INDENTED_IMPORT.search(source) else ():
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
-    unknown = found.keys() - {*late_modules(), *IF_INSTALLED} - EARLIER.keys()
+    unknown = found.keys() - {*late_modules(), *OPTIONAL_MODULES} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
 
 
@@ -95,7 +95,7 @@ def test_the_shim_of_libcgi_is_loaded_with_the_late_modules(monkeypatch: pytest.
     monkeypatch.setattr("ewe.libcgi.build.preload", lambda: loaded.append("shim"))
     monkeypatch.setattr("ewe.server.sources.foreign_directories", lambda: loaded.append("directories"))
     monkeypatch.setattr(run, "late_modules", lambda: ())
-    monkeypatch.setattr(run, "IF_INSTALLED", ())
+    monkeypatch.setattr(run, "OPTIONAL_MODULES", ())
     run.load_late_modules()
     assert loaded == ["shim", "directories"]
 
@@ -127,5 +127,5 @@ def test_all_codecs_are_known() -> None:
             source = path.read_text(encoding="utf-8")
             for codec in codecs_in(source) if re.search("encod|decod", source) else ():
                 assert codec in known, (
-                    f"{path}: the codec {codec} is imported late: name it in ewe.server.run.LATER"
+                    f"{path}: the codec {codec} is imported late: name it in ewe.server.run.LATE_MODULES"
                 )

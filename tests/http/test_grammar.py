@@ -1135,6 +1135,12 @@ def test_a_response_cannot_be_split(name: str, value: str) -> None:
         Response(200, ((name, value),)).encoded()
 
 
+@pytest.mark.parametrize("reason", ["OK\r\nC: d", "OK\n", "\rOK"])
+def test_a_reason_cannot_split_a_response(reason: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand in a response"):
+        Response(200, reason=reason).encoded()
+
+
 @quick
 @given(st.text(), st.text())
 def test_a_response_is_never_split(name: str, value: str) -> None:

@@ -157,7 +157,7 @@ def test_a_worker_for_one_client_looks_often(model: type[Processor]) -> None:
         processor.serve(processor.listener)
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             tick = accepted.getsockopt(SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.size)
-        processor.listener.close_waiting()
+        processor.listener.close_descriptors()
     assert TIMEVAL.unpack(tick) == (0, round(TICK_S * 1e6))
 
 
@@ -258,4 +258,4 @@ def test_the_end_of_a_turn_does_not_begin_to_accept_again() -> None:
             assert listener.watched.poll(0) == []
             listener.watch_sockets(True)
             assert [ready for ready, _ in listener.watched.poll(5)] == [number]
-        listener.close_waiting()
+        listener.close_descriptors()

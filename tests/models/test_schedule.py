@@ -370,8 +370,10 @@ def compare_with_a_simple_queue(chance: random.Random, schedule: str, overload: 
         assert queue.qsize() == len(waiting) == len(queue.by_size) and len(queue.overtaking) <= ageing
 
 
-def task_of(size: int, is_request: bool = True) -> Any:
-    return SimpleNamespace(size=size, overtaken=0, stream=SimpleNamespace(rank=lambda _: (size, is_request)))
+def task_of(size: int, is_new_request: bool = True) -> Any:
+    return SimpleNamespace(
+        size=size, overtaken=0, stream=SimpleNamespace(rank=lambda _: (size, is_new_request))
+    )
 
 
 def test_a_burst_that_finds_free_threads_is_not_dropped() -> None:
@@ -383,7 +385,7 @@ def test_a_burst_that_finds_free_threads_is_not_dropped() -> None:
     for thread in threads:
         thread.start()
     wait_until(lambda: queue.free == 4, 20)
-    assert queue.put(task_of(1, is_request=False)) is None
+    assert queue.put(task_of(1, is_new_request=False)) is None
     assert [queue.put(task_of(1)) for _ in range(5)] == [None] * 5
     late = task_of(1)
     assert queue.put(late) is late
@@ -404,7 +406,7 @@ def test_an_order_to_end_comes_after_what_waits() -> None:
 def test_the_rank_of_a_stream_and_its_deadline() -> None:
     ours, theirs = socket.socketpair()
     stream = ScheduledStream(ours, ("::1", 1), ("::1", 2), Config(), True)
-    stream.file_bytes, stream.is_request, stream.unsent = 9, True, 0
+    stream.file_bytes, stream.is_new_request, stream.unsent = 9, True, 0
     assert stream.rank("srpt") == (9, True)
     stream.unsent, stream.head_until = 4, 1.0
     stream.set_deadline(60.0)

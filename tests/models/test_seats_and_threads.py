@@ -18,7 +18,7 @@ from ewe.processors import pool_threads
 from ewe.processors.growth import LOOK_S, WINDOW_S
 from ewe.processors.pool_threads import REFUSED_S, PoolThread, PoolThreads
 from ewe.processors.seats import IDLE
-from ewe.server.growing import HOLD_S, QUIET_LOOK_S, SEATS, Growing, Seats
+from ewe.server.growing import LONG_WAIT_S, QUIET_LOOK_S, SEATS, Growing, Seats
 
 # Seats
 
@@ -59,7 +59,7 @@ def test_only_a_client_that_waits_makes_workers_starve(listening: socket.socket)
         assert growing.plan_difference(2, 0) == 1
         assert growing.watched() == ()  # until the next look
         assert growing.waits_since is not None
-        growing.waits_since -= HOLD_S
+        growing.waits_since -= LONG_WAIT_S
         assert not growing.waits_are_short()
         listening.accept()[0].close()
     assert (

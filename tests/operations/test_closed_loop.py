@@ -53,7 +53,7 @@ class Word:
 
 def test_each_client_sends_its_number_of_requests() -> None:
     with server(lambda number: b"yes") as address:
-        found = ClosedLoop(ClosedLoad(address, b"?", Word, clients=3, each=4)).run()
+        found = ClosedLoop(ClosedLoad(address, b"?", Word, clients=3, requests_each=4)).run()
     assert len(found.times_s) == len(found.connects_s) == 12 and not found.faults
     assert all(
         connect <= took <= found.seconds
@@ -71,7 +71,7 @@ def test_a_time_ends_the_loop_and_requests_under_way_are_waited_for() -> None:
 @pytest.mark.parametrize("stops", [True, False])
 def test_faults_are_counted_and_may_end_the_loop(stops: bool) -> None:
     with server(lambda number: b"no" if number % 2 else b"yes") as address:
-        found = ClosedLoop(ClosedLoad(address, b"?", Word, clients=1, each=6, stops=stops)).run()
+        found = ClosedLoop(ClosedLoad(address, b"?", Word, clients=1, requests_each=6, stops=stops)).run()
     assert (len(found.times_s), found.faults) == ((1, {"no": 1}) if stops else (3, {"no": 3}))
 
 
@@ -79,14 +79,16 @@ def test_a_refused_connection_is_a_request_of_its_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = sock.getsockname()
     found = ClosedLoop(
-        ClosedLoad(address, b"?", Word, clients=2, each=3, fault=lambda error: type(error).__name__)
+        ClosedLoad(
+            address, b"?", Word, clients=2, requests_each=3, fault_name=lambda error: type(error).__name__
+        )
     ).run()
     assert found.faults == {"ConnectionRefusedError": 6} and not found.times_s
 
 
 def test_a_silent_server_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        load = ClosedLoad(silent.getsockname(), b"?", Word, clients=2, each=2, stall_timeout_s=0.05)
+        load = ClosedLoad(silent.getsockname(), b"?", Word, clients=2, requests_each=2, stall_timeout_s=0.05)
         found = ClosedLoop(load).run()
     assert found.faults == {"2 of 2 clients got nothing for 0.05 s": 4}
     assert issubclass(ClientsTimedOut, TimeoutError)

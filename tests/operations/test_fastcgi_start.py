@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from support import web
-from support.proc import command_line, descendants, is_gone
+from support.proc import command_line, descendants, is_gone, open_files
 from support.server import Server, Start, run_command, wait_until, write_program
 
 from ewe.config.settings import Config
@@ -252,6 +252,20 @@ def test_a_manager_that_cannot_be_forked_is_told_in_one_line(monkeypatch: pytest
         manager.start()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     manager.close()
+
+
+@pytest.mark.starts_processes
+def test_the_manager_keeps_no_listening_socket_of_the_server() -> None:
+    """It ends later than a server that was killed. Another server can have the address at once."""
+    manager = ProgramManager(Config(fastcgi_start=["/app=sleep 1000"]), None)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        manager.start([listening])
+        try:
+            inherited = open_files(os.getpid())[listening.fileno()]
+            wait_until(lambda: inherited not in open_files(manager.pid).values(), 20)
+            assert not manager.has_ended()
+        finally:
+            manager.close()
 
 
 def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -236,3 +237,17 @@ def test_a_check_that_raises_an_exception_as_the_account_is_a_failure() -> None:
         call_as_account("nobody", None, crash)
     with pytest.raises(StartError, match="there is no user 'no-such-user'"):
         call_as_account("no-such-user", None, lambda: [])
+
+
+def test_a_check_that_cannot_fork_is_one_line_and_leaves_no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fork", refuse)
+    first = os.dup(0)
+    os.close(first)
+    with pytest.raises(StartError, match=r"cannot fork .* Resource temporarily unavailable"):
+        call_as_account("nobody", None, lambda: [])
+    with open(os.devnull) as next_file:
+        assert next_file.fileno() == first

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from ewe import logger
 from ewe.config.count_range import CountRange
 from ewe.gateway import orphans
 from ewe.server import children
-from ewe.server.growing import HOLD_S, START_S
+from ewe.server.growing import LONG_WAIT_S, START_S
 from ewe.server.new_worker import NewWorker
 from ewe.server.reports import Reports
 from ewe.server.supervisor import SIGNALS, TASKS, ServerState, Supervisor
@@ -88,23 +89,22 @@ class Rehearsal(Supervisor):
         pid = next(self.numbers)
         self.workers[pid] = WorkerProcess(pid, X, self.generation, State.SERVING)
 
-    def send_signal(self, worker: WorkerProcess, number: int) -> None:
+    def send_signal(self, worker: WorkerProcess, signum: int) -> None:
         assert self.workers[worker.pid] is worker, "a signal to a process that is reaped"
-        self.sent.append((worker.pid, number))
+        self.sent.append((worker.pid, signum))
 
     # The events of a worker, and the reaction of run()
 
     def serves(self, *pids: int) -> None:
         for pid in pids:
             self.handle_event(self.workers[pid], Event.READY)
-        if self.change_is_complete():
-            self.end_change()
+        self.end_complete_change()
 
     def ends(self, pid: int, code: int, failure: str = "") -> None:
         self.workers[pid].failure = failure
         self.handle_end(self.workers.pop(pid), code)
-        if self.change_is_complete() and not self.stopping:
-            self.end_change()
+        if not self.stopping:
+            self.end_complete_change()
 
     def passes(self) -> None:
         """Let the time come in which every planned start is due."""
@@ -177,10 +177,24 @@ def test_the_tables_of_the_server_name_methods_of_the_supervisor() -> None:
 
 
 def test_first_workers_begin_and_serve(supervisor: Rehearsal) -> None:
-    assert supervisor.has_worker_in(State.FIRST)
-    supervisor.serves(101, 102)
+    assert not supervisor.has_begun()
+    supervisor.serves(101)
+    assert not supervisor.has_begun()
+    supervisor.serves(102)
     assert supervisor.states() == {101: "SERVING", 102: "SERVING"}
-    assert not supervisor.has_worker_in(State.FIRST) and not supervisor.sent
+    assert supervisor.has_begun() and not supervisor.sent
+
+
+def test_a_server_whose_first_workers_crash_is_not_ready(supervisor: Rehearsal) -> None:
+    """A service manager must not learn that it serves. X-Switch beside the workers does not count."""
+    supervisor.start_xswitch()
+    supervisor.ends(101, CRASH)
+    supervisor.ends(102, CRASH)
+    assert not supervisor.has_begun()
+    supervisor.passes()
+    assert not supervisor.has_begun()
+    supervisor.serves(104)
+    assert supervisor.has_begun()
 
 
 def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal) -> None:
@@ -404,11 +418,29 @@ def test_a_configuration_with_an_error_changes_nothing(serving: Rehearsal) -> No
     assert serving.states() == {101: "SERVING", 102: "SERVING"} and serving.change is None
 
 
-def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str]) -> None:
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str], workers: int) -> None:
+    """No worker starts later in a slot that only the change has used."""
+    serving.made.next_workers = CountRange(workers)
     serving.may_fork = False
     serving.reload()
     assert log == ["the new workers cannot start, the old ones go on: not all could be forked"]
     assert serving.made.version == 1 and not serving.planned()
+
+
+def test_sources_that_vanish_with_their_directory_do_not_end_the_server(
+    serving: Rehearsal, monkeypatch: pytest.MonkeyPatch, log: list[str], tmp_path: Path
+) -> None:
+    """For example, the developer has removed the clone in which the server was started."""
+    gone = tmp_path / "shop"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    changes = [str(gone / "app.py")]
+    serving.sources = SimpleNamespace(take_changes=lambda: changes)  # type: ignore[assignment]
+    serving.reload_changed_sources()
+    assert log == [f"{gone}/app.py changed: starting new workers"]
+    assert serving.states() == {101: "SERVING", 102: "SERVING", 103: "COMING", 104: "COMING"}
 
 
 def test_workers_that_retire_after_a_changed_source_are_hurried_once(serving: Rehearsal) -> None:
@@ -561,7 +593,7 @@ def test_an_idle_worker_that_takes_no_client_does_not_count(serving: Rehearsal) 
     serving.growing.seats.map[serving.workers[101].seat] = 1
     serving.growing.waits_since = time.monotonic()
     assert [each.pid for each in serving.idle_workers()] == [101]
-    serving.growing.waits_since -= HOLD_S
+    serving.growing.waits_since -= LONG_WAIT_S
     assert not serving.idle_workers()
 
 
@@ -613,7 +645,7 @@ def test_workers_let_go_of_their_clients_if_growth_does_not_help_soon(serving: R
     serving.growing.waits_since = time.monotonic()
     serving.grow_or_shrink()
     assert may_start[0]
-    serving.growing.waits_since -= HOLD_S
+    serving.growing.waits_since -= LONG_WAIT_S
     serving.grow_or_shrink()
     assert not may_start[0]
 
@@ -726,8 +758,8 @@ def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -
     assert (xswitch, TERM) not in serving.sent
     for pid in [pid for pid in serving.workers if pid != xswitch]:
         serving.ends(pid, STOPPED)
-    serving.end_xswitch()
-    serving.end_xswitch()
+    serving.end_xswitch_last()
+    serving.end_xswitch_last()
     assert serving.sent[-1] == (xswitch, TERM) and serving.sent.count((xswitch, TERM)) == 1
     serving.ends(xswitch, -TERM)  # before it had a handler
     assert serving.stopping.status == STOPPED

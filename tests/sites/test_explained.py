@@ -54,13 +54,13 @@ class Nowhere:
     server = SERVER
     scheme = "http"
     peer = None
-    connected = None
+    endpoints = None
     variables: dict[bytes, bytes] = {}
-    block = b""
-    params = (None, b"")
+    libcgi_block = b""
+    gateway_params = (None, b"")
 
     tried: object = None
-    counted: tuple[object, ...] = ()
+    counted_by: tuple[object, ...] = ()
 
     def poller(self) -> None:
         """A poller in place of a responder that does not run."""

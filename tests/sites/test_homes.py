@@ -41,11 +41,11 @@ class Io:
     client = ("127.0.0.1", 1)
     server = ("127.0.0.1", 80)
     scheme = "http"
-    connected = None
+    endpoints = None
     peer = ("127.0.0.1", 1)
     user = ""
     variables: dict[bytes, bytes] = {}
-    counted: tuple[object, ...] = ()
+    counted_by: tuple[object, ...] = ()
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         return function(*arguments)

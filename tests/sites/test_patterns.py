@@ -110,7 +110,7 @@ def test_a_pattern_that_takes_long_is_matched_with_shorter_paths() -> None:
         r"^/(.*?)/(.*?)/(.*?)x$",
         r"^/(.*)(\d{1,3}){1,3}(.*)x$",
     ):
-        location = Match(LocationTable("ewe.toml line 1", {}, kind="pattern", match_value=pattern))
+        location = Match(LocationTable("ewe.toml line 1", {}, match_key="pattern", match_value=pattern))
         longest = longest_text(pattern)
         assert longest < MAX_MATCHED
         path = "/1/1/" + "1" * (longest - 6) + "x"

@@ -15,7 +15,7 @@ from ewe.config.site_tables import is_below, parse_gateway
 from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
-from ewe.http.virtual_hosts import Host, VirtualHosts, wildcards_for
+from ewe.http.virtual_hosts import VirtualHost, VirtualHosts, wildcards_for
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -193,11 +193,11 @@ def test_gateways() -> None:
 def test_the_table_says_what_each_kind_of_gateway_names() -> None:
     """The value of each kind, what a second one of it does, and whether the location may say which files."""
     values = {"": "", "address": ":127.0.0.1:9000", "application": ":wiki:app", "url": "://127.0.0.1:9000"}
-    assert {kind.names for kind in GATEWAYS.values()} == values.keys()
+    assert {kind.target_kind for kind in GATEWAYS.values()} == values.keys()
     for name, kind in GATEWAYS.items():
         for names, rest in values.items():
-            if bool(names) == bool(kind.names):
-                assert parse_gateway(name + values[kind.names])[0] == name
+            if bool(names) == bool(kind.target_kind):
+                assert parse_gateway(name + values[kind.target_kind])[0] == name
             else:
                 with pytest.raises(ValueError, match=name):
                     parse_gateway(name + rest)
@@ -225,12 +225,12 @@ def test_prefixes_match_whole_segments() -> None:
 
 def test_virtual_hosts() -> None:
     hosts = VirtualHosts([
-        (Host(("a.example",)), "a"),
-        (Host(("*.a.example",)), "wild"),
-        (Host(("*.b.a.example",)), "wilder"),
-        (Host(()), "rest"),
-        (Host(("a.example",), (("127.0.0.2", 80),)), "there"),
-        (Host((), (("::", 81),)), "port 81"),
+        (VirtualHost(("a.example",)), "a"),
+        (VirtualHost(("*.a.example",)), "wild"),
+        (VirtualHost(("*.b.a.example",)), "wilder"),
+        (VirtualHost(()), "rest"),
+        (VirtualHost(("a.example",), (("127.0.0.2", 80),)), "there"),
+        (VirtualHost((), (("::", 81),)), "port 81"),
     ])  # fmt: skip
     here = ("127.0.0.1", 80)
     for host, found in {
@@ -244,7 +244,7 @@ def test_virtual_hosts() -> None:
     assert len(hosts.known) <= 1024
     # No name is so long. Its wildcards, one for each label, would be megabytes of text.
     assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and wildcards_for("." * 16_000) == []
-    named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
+    named = VirtualHosts([(VirtualHost(("a",)), 1), (VirtualHost(("b",)), 2)])
     assert named.choose("c", here) == 1
 
 
@@ -255,7 +255,7 @@ def test_listen_may_name_a_host(tmp_path: Path) -> None:
     )
     hosts = VirtualHosts([(each.host, each) for each in make_site(read(text, tmp_path)).built])
     for number, server in enumerate((("127.0.0.1", 80), ("::1", 81), ("192.0.2.1", 82))):
-        assert hosts.choose("a.example", server) is hosts.all[number][1]
+        assert hosts.choose("a.example", server) is hosts.sites[number][1]
 
 
 # Files that are never sent. There is no server: the test asks the site itself.
@@ -267,7 +267,7 @@ class Io:
     server = ("127.0.0.1", 80)
     client = ("127.0.0.1", 1)
     scheme = "http"
-    connected = None
+    endpoints = None
 
 
 def ask(text: str, directory: Path, *targets: str) -> list[int]:

@@ -204,9 +204,9 @@ def test_what_a_peer_does(pair: Any, monkeypatch: pytest.MonkeyPatch, hidden: bo
         monkeypatch.setattr(module, "CLOSING", select.POLLIN)
     ours, peer = pair
 
-    assert polled_state(ours.fileno(), False) == OPEN
+    assert polled_state(ours.fileno(), ended=False) == OPEN
     peer.shutdown(socket.SHUT_WR)
-    wait_until(lambda: polled_state(ours.fileno(), False) == ENDED, 30)
-    assert polled_state(ours.fileno(), True) == ENDED
+    wait_until(lambda: polled_state(ours.fileno(), ended=False) == ENDED, 30)
+    assert polled_state(ours.fileno(), ended=True) == ENDED
     reset(peer)
-    wait_until(lambda: polled_state(ours.fileno(), True) == GONE, 30)
+    wait_until(lambda: polled_state(ours.fileno(), ended=True) == GONE, 30)

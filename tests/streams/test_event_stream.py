@@ -52,7 +52,7 @@ class Transport:
 def stream_with(converse: Any = None) -> EventStream:
     """Return a stream; converse: returns its conversation."""
     model: Any = SimpleNamespace(
-        loop=None, clock=Clock(), calls=None, converse=converse, admit=lambda stream: True
+        loop=None, clock=Clock(), executor=None, converse=converse, admit=lambda stream: True
     )
     return EventStream(model, ("here", 2), Config())
 

@@ -42,7 +42,7 @@ def accepted_ports(sockets: list[socket.socket], clients: list[int]) -> list[int
         while (accepted := listening.accept(seconds=0)) is not None:
             accepted.socket.close()
             found.append(ports.index(accepted.server[1]))
-    listening.close_waiting()
+    listening.close_descriptors()
     return found
 
 
@@ -70,7 +70,7 @@ def test_a_conversation_that_ends_while_the_next_connection_is_asked_for(
         accepted = processor.next_connection(listening, 0)
         assert accepted is not None
         accepted.socket.close()
-    listening.close_waiting()
+    listening.close_descriptors()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_failure_of_accept_is_no_endless_loop(
     with socket.create_connection(two[0].getsockname()):
         assert listening.accept(seconds=0) is None
     assert bool(lines) is bool(listening.accept_from) is pauses
-    listening.close_waiting()
+    listening.close_descriptors()
 
 
 def test_the_pause_after_a_failure_makes_no_wait_longer(two: list[socket.socket]) -> None:
@@ -99,7 +99,7 @@ def test_the_pause_after_a_failure_makes_no_wait_longer(two: list[socket.socket]
     began = time.monotonic()
     listening.accept_from = began + 20
     assert listening.accept(seconds=0) is None and time.monotonic() - began < 10
-    listening.close_waiting()
+    listening.close_descriptors()
 
 
 class OneWait(Listener):
@@ -125,7 +125,7 @@ def test_a_burst_does_not_exceed_the_connection_limit(
         pool.serve_parked(listening)
         for each in begun:
             each.socket.close()
-    listening.close_waiting()
+    listening.close_descriptors()
     assert len(begun) == 3
 
 
@@ -147,7 +147,7 @@ def test_another_write_timeout_counts_for_the_next_clients(
         assert accepted is not None
         limit = accepted.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEVAL.size)
         accepted.socket.close()
-    worker.listener.close_waiting()
+    worker.listener.close_descriptors()
     assert TIMEVAL.unpack(limit) == (7, 0)
 
 

@@ -145,7 +145,7 @@ class Connection:
             return self.converse(stream)
 
         model = SimpleNamespace(
-            loop=loop, clock=clock, calls=calls, converse=start, admit=lambda stream: True,
+            loop=loop, clock=clock, executor=calls, converse=start, admit=lambda stream: True,
             connection_lost=lambda stream: loop.stop(),
         )  # fmt: skip
         stream = EventStream(model, ("here", 2), self.timeouts)
@@ -1204,13 +1204,13 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[Stream]:
     """Return a list of the streams that let others go on, one for each time."""
     noted: list[Stream] = []
     for kind in (EventStream, PoolStream):
-        own = kind.turn
+        own = kind.yield_turn
 
-        async def turn(stream: Any, own: Any = own) -> None:
+        async def yield_turn(stream: Any, own: Any = own) -> None:
             noted.append(stream)
             await own(stream)
 
-        monkeypatch.setattr(kind, "turn", turn)
+        monkeypatch.setattr(kind, "yield_turn", yield_turn)
     return noted
 
 

@@ -21,7 +21,7 @@ from support.wire import read_all, read_response
 from ewe.config.settings import Config
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
-from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, BadCertificate, SecureStream, server_context
+from ewe.streams.tls import MAX_SILENT_BYTES, RECORD_BYTES, BadCertificate, SecureStream, server_context
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -247,7 +247,7 @@ class Below:
 
     client = server = ("", 0)
     scheme = "http"
-    timeouts = programs = connected = peer = None
+    timeouts = programs = endpoints = peer = None
     taken = 0
 
     async def receive(self) -> bytes:
@@ -278,7 +278,7 @@ def test_records_without_data_have_an_end() -> None:
     stream.tls = library  # type: ignore[assignment]
     with pytest.raises(Disconnected):
         run(stream.receive())
-    assert below.taken == 256 * 1024 and library.most == RECORD_BYTES < MAX_SILENT
+    assert below.taken == 256 * 1024 and library.most == RECORD_BYTES < MAX_SILENT_BYTES
     assert not stream.has_client()
 
 

@@ -82,7 +82,7 @@ class Echo:
     """A site that answers each request with its body. seen: the requests, bodies: theirs, as they came."""
 
     persistent = True
-    idle = 75.0
+    idle_s = 75.0
 
     def __init__(self, limits: RequestLimits | None = None, **settings: object) -> None:
         self.config = Config(**settings) if settings else DEFAULTS

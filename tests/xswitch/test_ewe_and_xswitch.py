@@ -25,6 +25,7 @@ from ewe.features.pages import Pages
 from ewe.features.users_settings import USERDIR
 from ewe.features.xswitch_settings import XSWITCH
 from ewe.http.status import HTTPError
+from ewe.server import run
 from ewe.server.preflight import with_xswitch
 from ewe.server.xswitch_process import XSwitchProcess
 from ewe.streams.listener import StartError
@@ -163,6 +164,19 @@ def test_a_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="path too long"):
         XSwitchProcess(Config())
     assert not list(temporary.iterdir())
+
+
+def test_a_start_with_an_unknown_group_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StartError("there is no group 'nobodies'")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run, "owner_of", refuse)
+    with pytest.raises(StartError, match="no group"):
+        run.serve_with_xswitch(Config(concurrency="xswitch"), None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_check_completes_the_settings_as_a_start_does() -> None:

@@ -39,7 +39,7 @@ class DaemonProgram(KeptProgram):
         super().__init__("ewe-dbd", 1, path)
         self.address = f"unix:{self.path}"
         self.settings = os.path.join(os.path.dirname(path), "databases.toml")
-        names = ", ".join(parse_database(each)[0] for each in config[DATABASE])
+        names = ", ".join(parse_database(each).name for each in config[DATABASE])
         url_path = config[BROWSER]
         browse = f"; visitors may browse them at {url_path}/ (browser)" if url_path else ""
         self.start_message = f"a database daemon at {self.address} runs for {names} (database){browse}"

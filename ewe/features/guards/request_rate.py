@@ -61,11 +61,11 @@ class RequestRate(Middleware):
 
         A request counts once, also if a rewrite leads it to a location with the same rate.
         """
-        if self.rate not in io.counted:
+        if self.rate not in io.counted_by:
             wait = self.rate.take(client_key(client_of(io)))
             if wait:
                 raise too_many(wait, f"more than {self.description} (requests-per-second)")
-            io.counted = (*io.counted, self.rate)
+            io.counted_by = (*io.counted_by, self.rate)
         return await self.inner.respond(request, io)
 
 

@@ -129,7 +129,7 @@ class LibCGI:
         elif prepared.may_cache:
             # The usual case needs few steps: a call takes a microsecond, and each step here a tenth of that.
             output = await io.call(
-                prepared.call, prepared.file, prepared.request_block, io.block or variables_of(io)
+                prepared.call, prepared.file, prepared.request_block, io.libcgi_block or variables_of(io)
             )
             if type(output) is bytes and (cached_response := prepared.responses.get(output)) is not None:
                 return cached_response
@@ -218,9 +218,9 @@ class PreparedCall:
 
 def variables_of(io: Stream) -> bytes:
     """Return the block of the variables that depend only on the client's connection. It is made once."""
-    if not io.block:
-        io.block = block(connection_variables(io))
-    return io.block
+    if not io.libcgi_block:
+        io.libcgi_block = block(connection_variables(io))
+    return io.libcgi_block
 
 
 def block(variables: Mapping[bytes, bytes]) -> bytes:

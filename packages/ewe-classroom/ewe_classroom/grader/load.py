@@ -127,7 +127,7 @@ def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes,
         seconds,
         source=address,
         stall_timeout_s=STALL_TIMEOUT_S,
-        fault=fault_text,
+        fault_name=fault_text,
         stops=True,
     )
     found = ClosedLoop(load).run()

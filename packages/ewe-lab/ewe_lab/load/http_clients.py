@@ -121,9 +121,9 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
             f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode(),
             partial(PingedAnswer, digest, found),
             clients,
-            each=requests,
+            requests_each=requests,
             stall_timeout_s=STALL_TIMEOUT_S,
-            fault=error_kind,
+            fault_name=error_kind,
         )
     ).run()
     found.seconds, found.client_cpu_s = measured.seconds, measured.own_cpu_s
