@@ -252,7 +252,7 @@ LOCATION: dict[str, Key] = {
     "programs": Key(list_of("EXTENSIONS", 'extensions of files, such as [".cgi"]',
                             matching("EXTENSION", "an extension", r"\.[\w-]+").read, lone=True, least=1),
                     "files with these extensions are programs, which the gateway runs; by default cgi"),
-    "gateway": Key(Kind("GATEWAY", ", ".join(kind + FORMS[each.names] for kind, each in GATEWAYS.items()),
+    "gateway": Key(Kind("GATEWAY", ", ".join(kind + FORMS[each.target_kind] for kind, each in GATEWAYS.items()),
                         _gateway), "what answers everything below the location, or its programs"),
 }  # fmt: skip
 # Keys that say where a request leads: a location has one at most. Each with the keys that may stand beside it
