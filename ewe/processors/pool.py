@@ -152,10 +152,8 @@ class Pool(Processor):
 
     def begin(self, accepted: Accepted) -> None:
         """Run a new conversation to its first wait, where it parks; queue it for a worker if it computes first."""
-        always = self.config.parking == "always"
-        stream = self.stream_class(
-            accepted.socket, accepted.client, accepted.server, self.config, parks_always=always
-        )
+        client, server, always = accepted.client, accepted.server, self.config.parking == "always"
+        stream = self.stream_class(accepted.socket, client, server, self.config, parks_always=always)
         self.register(stream)
         task = self.task_class(stream, self.converse(stream))
         if self.conversations.computes_first:

@@ -199,7 +199,7 @@ class Worker:
         while self.waiting and not self.handles_waiting:
             self.handles_waiting = True
             try:
-                first = next(iter(self.waiting))
+                first, *_ = self.waiting  # no signal in between
                 self.call_method_for(first, self.waiting.pop(first))
             finally:
                 self.handles_waiting = False
