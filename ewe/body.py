@@ -149,9 +149,8 @@ class Body(BodyReader):
         rate = self.stream.timeouts.min_rate
         left_s = self.timeout_s + self.received_bytes / rate - self.waited_s if rate else self.timeout_s
         try:
-            if (
-                left_s <= 0
-            ):  # a stream that has bytes already, as under a proxy, does not look at its deadline
+            # A stream that has bytes already, as under a proxy, does not look at its deadline
+            if left_s <= 0:
                 raise Timeout
             self.stream.set_deadline(min(self.timeout_s, left_s))
             data = await self.stream.receive()

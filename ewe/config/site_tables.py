@@ -216,7 +216,7 @@ HOST_NAME = matching(
 )
 LOCAL_PATH = matching("PATH", "a path", r"/[^\x00-\x1f\x7f]*")
 DIRECTORY = r"[^\x00-\x1f\x7f]+"
-# What follows the kind in a value of `gateway`, by what the value names (LocationGateway)
+# The text behind the kind in a value of `gateway`, by LocationGateway.target_kind
 FORMS = {"": "", "address": ":ADDRESS", "application": ":MODULE:APP", "url": "://ADDRESS"}
 COVERS = "which paths the location covers: one of the three"
 MATCH: dict[str, Key] = {

@@ -45,9 +45,7 @@ class ChunkedDecoder:
     SHORT_LINE_BYTES = 15 + 2  # bytes of a size line without extensions, with its CRLF
     MAX_LINE_BYTES = 1024  # bytes of a size line with its extensions; this bounds the buffer
     MAX_CHUNKS = 1000  # chunks decoded in one feed(): a thousand chunks of one byte take some milliseconds
-    MAX_EXTENSION_BYTES = (
-        16 * 1024
-    )  # bytes in one body: a megabyte of extensions for a byte of data is an attack
+    MAX_EXTENSION_BYTES = 16 * 1024  # in one body: a megabyte of them for a byte of data is an attack
 
     rest = b""
     at = 0  # bytes of `rest` that have been decoded; each feed() removes them once, at its end

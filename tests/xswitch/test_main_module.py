@@ -148,6 +148,23 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
 
 
+def test_a_post_to_a_jvm_that_has_ended_gets_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection was refused, so no byte of the request was sent."""
+    _, first = bench.exchange("java")
+    first.identified()
+    bench.start_engine(4_000_000)
+    [jvm] = bench.switch.scheduler.engines
+    refused = OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    client, exchange = bench.exchange("java")
+    exchange.params[b"REQUEST_METHOD"] = b"POST"
+    with monkeypatch.context() as patched:
+        patched.setattr(jvm, "connect", Mock(side_effect=refused))
+        exchange.identified()
+    assert not client.ended and jvm.state is EngineState.CLOSED
+    [other] = bench.switch.scheduler.engines
+    assert other is not jvm and exchange.state is State.RUNNING
+
+
 @pytest.mark.parametrize("has_other_request", [True, False])
 def test_a_jvm_does_not_end_because_the_main_process_lacks_a_descriptor(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, has_other_request: bool

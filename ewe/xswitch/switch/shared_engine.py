@@ -192,16 +192,15 @@ class SharedEngine(Engine):
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
-            if (
-                self.pid and reason.errno in NO_RESOURCES
-            ):  # the engine lives, with its other requests and sessions
+            # Without resources here, the engine lives, with its other requests and sessions
+            if self.pid and reason.errno in NO_RESOURCES:
                 exchange.fail(503, cause)
                 if not self.running_count():
                     self.context.scheduler.release(self)  # it was taken from the idle engines
                 return
             exchange.assigned(self)
             self.fail(cause)
-            exchange.engine_failed(cause)
+            exchange.engine_was_dead()  # it got no byte of the request
             return
         self.errors.begin(exchange.script)
         self.script = exchange.script
