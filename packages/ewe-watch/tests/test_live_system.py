@@ -133,7 +133,11 @@ def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert signals == [] and not server.alive()
 
 
-@pytest.mark.parametrize(("pid", "number"), [(os.getpid(), []), (2**22 + 1, [signal.SIGKILL])])
+@pytest.mark.parametrize(
+    ("pid", "number"),
+    [(os.getpid(), []), (2**22 + 1, [signal.SIGKILL])],
+    ids=["of-another", "of-none"],
+)
 def test_a_server_that_has_ended_may_have_the_number_of_another_program(
     pid: int, number: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
