@@ -211,7 +211,7 @@ class StatementProcess:
     ) -> None:
         """Fork the process. Raises OSError.
 
-        memory_bytes: its statements may use so much.
+        memory_bytes: the limit for its statements.
         """
         self.running_count = self.ended_count = 0  # jobs
         self.started_at = time.monotonic()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TracedDaemon(Daemon):
-    """A daemon that writes events. names_by_gateway: the requests, by their names, that have no answer yet."""
+    """A daemon that writes events. names_by_gateway: the name of each gateway's request without an answer."""
 
     trace: Trace
 

@@ -354,7 +354,9 @@ async def non_parsed(source: GatewaySource) -> Response:
     match = NPH_STATUS.match(start)
     if match is None:
         raise HTTPError(
-            502, f"{source.name}: an nph- program must begin with a status line, not {start[:40]!r}"
+            502,
+            f"{source.name}: an nph- program must begin with the status line of a final response,"
+            f" not {start[:40]!r}",
         )
     source.raw = True
     return Response(int(match[1]), (), source)

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from ewe.streams.wake_events import WakeEvent
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH"})
-MIN_COPIES = 8  # so many of the largest copies fit
-MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
+COPY_DIVISOR = 8  # no copy takes more than 1/8 of the memory
+MAX_COPIES_OF_URL = 16  # for different values of the fields in Vary
 SHARED_WAIT_S = 10.0  # seconds that a request waits for a program that another request runs
 SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while other requests wait for it
 NOT_KEPT_S = 60.0  # how long a key is remembered if its response must not be kept
@@ -137,7 +137,7 @@ class ContentCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.max_copy_bytes = max_bytes // MIN_COPIES
+        self.max_copy_bytes = max_bytes // COPY_DIVISOR
         self.used_bytes = 0
         self.copies: dict[URL, list[Copy]] = {}  # the most recently used come last
         self.in_flight: dict[Key, InFlightRequest] = {}
@@ -404,7 +404,7 @@ class ContentCache:
                 copy,
                 *(each for each in others if (each.key, each.vary_names, each.vary_values) != same),
             ]
-            del copies[MAX_COPIES:]
+            del copies[MAX_COPIES_OF_URL:]
             # Otherwise the loop below would drop all copies of this URL, the new one among them.
             while sum(each.cost for each in copies) > self.max_bytes:
                 copies.pop()

@@ -212,7 +212,7 @@ class UpstreamExchange(Source):
         return upstream.receive_now()  # the upstream may answer before it has read the whole body
 
     async def repeat_or_raise(self) -> None:
-        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError(502)."""
+        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError."""
         upstream = self.upstream
         assert upstream is not None
         if self.has_received:
@@ -308,7 +308,7 @@ class UpstreamExchange(Source):
         return b""
 
     def decode(self, data: bytes = b"") -> bytes:
-        """Return the decoded bytes of those that have arrived, the last in `data`. Raises HTTPError(502)."""
+        """Decode the bytes that have arrived, the last in `data`; return the result. Raises HTTPError(502)."""
         try:
             piece = self.reader.read_body(data)
         except HTTPError as refused:

@@ -264,7 +264,7 @@ class ResponderSource(GatewaySource):
             await self.repeat_or_raise()
 
     async def repeat_or_raise(self) -> None:
-        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError(502).
+        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError.
 
         A responder may close an idle connection just as a request begins on it. But it may also have accepted the
         request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2).

@@ -332,8 +332,8 @@ class Supervisor:
             if getattr(new_settings, name) != getattr(old_settings, name):
                 self.log.warning(f"{name.replace('_', '-')}: a change needs a restart")
         kept = {name: getattr(old_settings, name) for name in RESTART_SETTINGS}
-        # `listen` may keep a tls: address
-        kept["certificates"] = new_settings.certificates or old_settings.certificates
+        if not new_settings.certificates and any(each.startswith(OVER_TLS) for each in old_settings.listen):
+            kept["certificates"] = old_settings.certificates  # a tls: address stays until the restart
         self.settings = replace(new_settings, **kept)
         for warning in self.settings.warnings():
             self.log.warning(warning)

@@ -148,21 +148,35 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
 
 
-def test_a_post_to_a_jvm_that_has_ended_gets_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection was refused, so no byte of the request was sent."""
-    _, first = bench.exchange("java")
-    first.identified()
-    bench.start_engine(4_000_000)
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_a_post_to_a_jvm_that_has_ended_gets_another(bench: Bench, kept: int) -> None:
+    """Its connections are closed, or refused, so no byte of the request was sent."""
+    exchanges = [bench.exchange("java")[1] for _ in range(max(kept, 1))]
+    for each in exchanges:
+        each.identified()
+    bench.start_engine(4_000_000)  # and it dies: no process holds its sockets
     [jvm] = bench.switch.scheduler.engines
-    refused = OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    for connection in list(jvm.connections):
+        connection.response_complete(HEAD, 0, not kept)
+    assert len(jvm.unused_connections) == kept
     client, exchange = bench.exchange("java")
     exchange.params[b"REQUEST_METHOD"] = b"POST"
-    with monkeypatch.context() as patched:
-        patched.setattr(jvm, "connect", Mock(side_effect=refused))
-        exchange.identified()
+    exchange.identified()
     assert not client.ended and jvm.state is EngineState.CLOSED
     [other] = bench.switch.scheduler.engines
     assert other is not jvm and exchange.state is State.RUNNING
+
+
+def test_a_jvm_that_starts_does_not_end_for_lack_of_a_descriptor(bench: Bench) -> None:
+    """The request for which it starts waits on; only the second one fails."""
+    _, first = bench.exchange("java")
+    first.identified()
+    [jvm] = bench.switch.scheduler.engines
+    jvm.connect = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    client, second = bench.exchange("java")
+    second.identified()
+    assert client.ended == "Status: 503 Service Unavailable" and second.state is State.DONE
+    assert first.state is State.RUNNING and jvm.state is not EngineState.CLOSED
 
 
 @pytest.mark.parametrize("has_other_request", [True, False])
@@ -255,7 +269,7 @@ def test_a_post_that_its_jvm_never_got_takes_another_connection(bench: Bench) ->
             assert body == [Input(b"a=1"), Input(b"")]
 
 
-@pytest.mark.parametrize("is_seen_by", ["exit status", "connection"])
+@pytest.mark.parametrize("is_seen_by", ["exit status", "connection", "refused request"])
 def test_a_response_that_a_jvm_has_completed_before_its_end_arrives(bench: Bench, is_seen_by: str) -> None:
     """The event loop may come to the end of the process before it comes to the response."""
     (complete_client, complete), (begun_client, begun) = bench.exchange("java"), bench.exchange("java")
@@ -276,11 +290,15 @@ def test_a_response_that_a_jvm_has_completed_before_its_end_arrives(bench: Bench
     begun.params[b"REQUEST_METHOD"] = b"POST"
     if is_seen_by == "exit status":
         bench.switch.handle_message({"ended": 4_000_000, "status": 1, "cause": ""}, [])
-    else:
+    elif is_seen_by == "connection":
         jvm.on_data()
+    else:
+        _, later = bench.exchange("java")
+        later.identified()
+        assert later.state is State.RUNNING
     assert complete.state is State.DONE and complete_client.data == HEAD
-    assert begun.state is State.DONE and begun_client.ended.startswith(("broken off", "Status: 502"))
-    assert not bench.switch.scheduler.engines and not bench.switch.scheduler.idle
+    assert begun.state is State.DONE and begun_client.ended.startswith("broken off")
+    assert jvm not in bench.switch.scheduler.engines and not bench.switch.scheduler.idle
 
 
 def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Bench) -> None:
@@ -376,7 +394,8 @@ def test_another_machine_is_not_down_because_this_one_lacks_a_descriptor() -> No
     engine.state, engine.connect = HostState.UP, Mock(side_effect=OSError(errno.EMFILE, "too many"))
     engine.assign(exchange)
     exchange.fail.assert_called_once_with(503, "engines ruby on 192.0.2.7:9443: too many")
-    assert engine.state is HostState.UP
+    engine.tick(1e9)  # the health check
+    assert engine.state is HostState.UP and engine.health_check is None
 
 
 def test_the_time_for_an_answer_begins_after_the_handshake() -> None:

@@ -65,9 +65,16 @@ def test_a_limit_that_was_lowered_holds_for_the_next_start(name: str) -> None:
         end_of(request)
     bench.scheduler.change_settings(Settings(**{name: 2}))
     request = bench.ask("alice", "perl")
-    for _ in range(3):
-        bench.scheduler.tick(bench.now)
     assert request.engine is not None and len(bench.scheduler.engines) == 2
+
+
+def test_both_limits_hold_after_they_were_lowered() -> None:
+    """A user at her own limit gives up an engine, and others give up theirs."""
+    bench = Bench(max_engines=256, max_engines_per_user=8)
+    for request in [bench.ask(f"user{number // 8}") for number in range(256)]:
+        end_of(request)
+    bench.scheduler.change_settings(Settings(max_engines=100))
+    assert bench.ask("user0", "perl").engine is not None and len(bench.scheduler.engines) == 100
 
 
 def test_a_user_at_the_limit_gives_up_an_engine_of_her_own() -> None:

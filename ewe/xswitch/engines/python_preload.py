@@ -209,7 +209,7 @@ class ImportProfile:
 def write_run_report(profile, start_modules, environment_before):
     """Write the report of a script's run at its end, for read_report(). The report has four parts:
 
-    - the installed modules that the run has loaded: name, file, its signature and fingerprint of each;
+    - of each installed module that the run has loaded: its name, its file and the signature, and its fingerprint;
     - the search path of modules;
     - the names of the environment variables that the run has changed;
     - the files of the user's own modules that it has loaded.

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS"})  # methods that may be repeated: RFC 9110 section 9.2.1
 MAX_ATTEMPTS = 2  # engines that a request may be assigned to, if the first crashes
+MAX_UNREAD_ATTEMPTS = 3  # the same, if the earlier ones got no byte of it
 MAX_WAITING_BYTES = 64 * 1024  # of a body, while no engine takes them
 
 
@@ -319,17 +320,18 @@ class Exchange:
         else:
             self.fail(502, cause)
 
-    def engine_was_dead(self, body_pieces: Sequence[bytes] = ()) -> None:
+    def engine_was_dead(
+        self, body_pieces: Sequence[bytes] = (), cause: str = "its engine had ended while it was idle"
+    ) -> None:
         """Give the request to another engine, even a POST: this engine had ended before the request came.
 
-        body_pieces: the part of the body that take_body() has returned, for the other engine.
+        body_pieces: the part of the body that take_body() has returned, for the other engine. cause: for the log.
         """
         self.body_pieces[:0] = body_pieces
         self.body_pieces_bytes += sum(map(len, body_pieces))
         if self.body_pieces_bytes > MAX_WAITING_BYTES:
             self.pause_body()
-        cause = "its engine had ended while it was idle"
-        if self.attempts < MAX_ATTEMPTS and not self.services.is_stopping:
+        if self.attempts < MAX_UNREAD_ATTEMPTS and not self.services.is_stopping:
             self.handle(Event.RETRIED, cause)
         else:
             self.fail(502, cause)

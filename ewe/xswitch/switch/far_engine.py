@@ -290,7 +290,8 @@ class FarEngine:
         try:
             self.health_check = self.connect()
         except OSError as reason:
-            self.mark_down(reason_of(reason))
+            if reason.errno not in NO_RESOURCES:  # else this machine is at fault
+                self.mark_down(reason_of(reason))
             return
         self.silent_since = self.pinged_at = now
         self.health_check.outbox.send(PING)

@@ -255,12 +255,17 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         kind = self.settings.engines.get(language)
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
-        # If a limit was lowered, one engine less may not be enough: dispatch() tries again
-        user_limit, limit = self.max_engines_of(user), self.settings.max_engines
-        if self.engines_of_user[user] >= user_limit:
-            return self.evict(lambda engine: engine.user == user) and self.engines_of_user[user] < user_limit
-        if len(self.engines) >= limit:
-            return self.evict(lambda engine: True) and len(self.engines) < limit
+        has_evicted = False
+        while self.engines_of_user[user] >= self.max_engines_of(user):  # several, if the limit was lowered
+            if not self.evict(lambda engine: engine.user == user):
+                return False
+            has_evicted = True
+        while len(self.engines) >= self.settings.max_engines:
+            if not self.evict(lambda engine: True):
+                return False
+            has_evicted = True
+        if has_evicted:
+            return True
         if self.engines_of_key[key] and self.resources.cpu_is_short():
             return False
         # A single engine may always run: X-Switch would serve nothing while other programs use the memory.

@@ -20,6 +20,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import CLOSED, OVER, Engine, exit_text
@@ -58,6 +59,12 @@ class EngineConnection(FastCGIEngine):
             self.outbox.send(head + self.requester.input(b""))
             if self.outbox.failed:
                 self.give_back(exchange, body_pieces)
+
+    def give_back(self, exchange: Exchange, body_pieces: Sequence[bytes] = ()) -> None:
+        """Close the unused connections, too: they may have ended as this one has."""
+        for connection in list(self.shared_engine.unused_connections):
+            connection.close()
+        super().give_back(exchange, body_pieces)
 
     def send_body(self, data: bytes) -> None:
         if self.has_body:
@@ -193,14 +200,14 @@ class SharedEngine(Engine):
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
             # Without resources here, the engine lives, with its other requests and sessions
-            if self.pid and reason.errno in NO_RESOURCES:
+            if reason.errno in NO_RESOURCES and (self.pid or self.connections):
                 exchange.fail(503, cause)
                 if not self.running_count():
                     self.context.scheduler.release(self)  # it was taken from the idle engines
                 return
             exchange.assigned(self)
-            self.fail(cause)
-            exchange.engine_was_dead()  # it got no byte of the request
+            self.end(cause)
+            exchange.engine_was_dead(cause=cause)  # it got no byte of the request
             return
         self.errors.begin(exchange.script)
         self.script = exchange.script
@@ -320,8 +327,11 @@ class SharedEngine(Engine):
         super().process_ended(status)
         self.end()
 
-    def end(self) -> None:
-        """Close the engine, whose process has ended. Requests without a complete response fail."""
+    def end(self, cause: str = "the engine has ended") -> None:
+        """Close the engine, whose process has ended. Requests without a complete response fail.
+
+        cause: for the log, if the exit status is not known.
+        """
         if self.state is CLOSED:
             return
         self.stop_reading()  # the state OVER, for request_ended()
@@ -329,4 +339,4 @@ class SharedEngine(Engine):
             for connection in list(self.connections):
                 connection.read_rest()
         finally:
-            self.fail("the engine has ended" if self.exit_status is None else exit_text(self.exit_status))
+            self.fail(cause if self.exit_status is None else exit_text(self.exit_status))

@@ -42,7 +42,7 @@ class TlsSocket(ssl.SSLSocket):
     def recv(self, limit: int = RECORD_BYTES, flags: int = 0) -> bytes:
         """Return the data of whole records; b"" at the end. Raises BlockingIOError if none has arrived.
 
-        One record is read even above the limit. flags: ignored.
+        One record is read even above the limit, since OpenSSL could keep a rest. flags: ignored.
         """
         pieces: list[bytes] = []
         bytes_left = max(limit, RECORD_BYTES)
