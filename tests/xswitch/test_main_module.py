@@ -23,6 +23,7 @@ from ewe.gateway.records import PARAMS, Began, Input, Requester, Responder, end_
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import BUILT_IN, EngineKind
+from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.protocol import SUCCESS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import HOLD_SECONDS, Engine, EngineState
@@ -146,6 +147,23 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     _, exchange = bench.exchange("java")
     exchange.identified()
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
+
+
+@pytest.mark.parametrize("name", ["settings", "log"])
+def test_settings_that_lack_their_descriptor_change_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel drops a descriptor for which the process has no number left: both processes go on."""
+    errors: list[str] = []
+    monkeypatch.setattr(bench.switch.log, "error", errors.append)
+    bench.switch.handle_message({name: True}, [])
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.to_supervisor, supervisor = channel.pair()
+    suexecme.log = bench.switch.log
+    with suexecme.to_supervisor, supervisor:
+        channel.send(supervisor, {name: True})
+        assert suexecme.receive_settings_or_log()
+    assert errors == ["new settings, or a new log, did not arrive: too many open files; reload again"] * 2
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])

@@ -174,7 +174,11 @@ class Suexecme:
         received = channel.receive(self.to_supervisor)
         if received is None:
             return False
-        message, [descriptor] = received
+        message, descriptors = received
+        if not descriptors:  # recvmsg(2) drops a descriptor for which the process has no number left
+            self.log.error("new settings, or a new log, did not arrive: too many open files; reload again")
+            return True
+        [descriptor] = descriptors
         if "log" in message:
             os.dup2(descriptor, 2)
         else:

@@ -123,6 +123,11 @@ class Switch:
         descriptors: of the settings, of the log, or of the log of the user whom the message names.
         """
         if "settings" in message or "log" in message:
+            if not descriptors:  # recvmsg(2) drops a descriptor for which the process has no number left
+                self.log.error(
+                    "new settings, or a new log, did not arrive: too many open files; reload again"
+                )
+                return
             [descriptor] = descriptors
             if "log" in message:
                 os.dup2(descriptor, 2)  # standard error is the log
