@@ -491,16 +491,17 @@ class Supervisor(WorkerSlots):
         assert self.factory.xswitch_process is not None
         from ewe.server.xswitch_process import inherited_trace
 
-        trace = inherited_trace(self.factory.config.trace)
-        command = self.factory.xswitch_process.command(self.factory.config, trace)
+        trace = None
         try:
+            trace = inherited_trace(self.factory.config.trace)
+            command = self.factory.xswitch_process.command(self.factory.config, trace)
             # HUP and USR1 stay blocked until X-Switch has handlers for them. Without a handler they would kill it.
             pid = os.posix_spawn(
                 command[0], command, os.environ, setsigmask=(signal.SIGHUP, signal.SIGUSR1),
                 setsigdef=(signal.SIGCHLD, *SIGNALS), setsid=False,
             )  # fmt: skip
         except OSError as reason:
-            logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
+            logger.errors.error(f"X-Switch cannot be started: {reason.strerror}; trying again in 1 s")
             self.slots[XSWITCH].plan(1)
         else:
             self.workers[pid] = WorkerProcess(pid, XSWITCH, self.generation, SERVING)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -763,3 +764,14 @@ def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -
     assert serving.sent[-1] == (xswitch, TERM) and serving.sent.count((xswitch, TERM)) == 1
     serving.ends(xswitch, -TERM)  # before it had a handler
     assert serving.stopping.status == STOPPED
+
+
+def test_xswitch_is_started_again_after_the_trace_had_no_descriptor(
+    serving: Rehearsal, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    monkeypatch.setattr("ewe.server.xswitch_process.inherited_trace", full)
+    serving.made.xswitch_process, serving.made.config = Mock(), Mock()
+    Supervisor.start_xswitch(serving)
+    assert log[-1] == "X-Switch cannot be started: Too many open files; trying again in 1 s"
+    assert serving.planned() == [X]
