@@ -38,8 +38,8 @@ class Body(BodyReader):
 
     length: the length in bytes; None if the body is chunked. finished: the whole body has been read. pending: bytes
     that have arrived and are not read yet; when the body is finished, they belong to the next request. ahead: bytes
-    that look_ahead() has read for the next receive(). left_bytes: of a known length, still to come. A client
-    that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
+    that look_ahead() has read for the next receive(). left_bytes: the bytes of a known length still to come. A
+    client that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
     def __init__(

@@ -468,9 +468,8 @@ def parse_saved_query(text: str) -> tuple[str, str, str]:
 
 def _saved_queries(raw: object) -> tuple[str, ...]:
     """Return the texts of saved queries, one or a list. Raises ValueError."""
-    items = (
-        (raw,) if isinstance(raw, str) else raw
-    )  # texts() would divide it: SQL has commas, and several lines
+    # texts() would divide it: SQL has commas, and several lines
+    items = (raw,) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
         raise ValueError(raw)
     for item in items:

@@ -211,6 +211,12 @@ def _gateway(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
+def in_words(items: Iterable[object]) -> str:
+    """Return `301, 302 or 307`."""
+    *first, last = map(str, items)
+    return f"{', '.join(first)} or {last}"
+
+
 HOST_NAME = matching(
     "NAME", "the name of a host", r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]"
 )
@@ -252,7 +258,7 @@ LOCATION: dict[str, Key] = {
     "programs": Key(list_of("EXTENSIONS", 'extensions of files, such as [".cgi"]',
                             matching("EXTENSION", "an extension", r"\.[\w-]+").read, lone=True, least=1),
                     "files with these extensions are programs, which the gateway runs; by default cgi"),
-    "gateway": Key(Kind("GATEWAY", ", ".join(kind + FORMS[each.target_kind] for kind, each in GATEWAYS.items()),
+    "gateway": Key(Kind("GATEWAY", in_words(kind + FORMS[each.target_kind] for kind, each in GATEWAYS.items()),
                         _gateway), "what answers everything below the location, or its programs"),
 }  # fmt: skip
 # Keys that say where a request leads: a location has one at most. Each with the keys that may stand beside it
@@ -441,12 +447,6 @@ def check_gateway(location: LocationTable) -> None:
         raise ConfigError(
             f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.match_key}"
         )
-
-
-def in_words(numbers: Iterable[int]) -> str:
-    """Return `301, 302 or 307`."""
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} or {last}"
 
 
 def check_reached(locations: Iterable[LocationTable]) -> None:

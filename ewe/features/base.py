@@ -165,7 +165,7 @@ class Reroute(Exception):
 class Mount(NamedTuple):
     """A handler, and the beginning of the paths for which it is called.
 
-    last: it is called after the handlers of all features. bare: Feature.wrap() is not called for it.
+    last: it is called after the handlers of all features. bare: no middleware of a feature is around it.
     """
 
     path: str

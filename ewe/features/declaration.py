@@ -138,7 +138,8 @@ class Feature(NamedTuple):
     answers_all: return whether the feature answers every path of a site, which then needs no document root.
     shares_mounts: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
-    answered_by: return a handler inside the middleware that notes its feature; it is called for each handler.
+    answered_by: return a handler inside the middleware that notes its feature; it is called for each handler,
+    but not for a bare mount.
     files: yield the handlers for the files of a location's directory (`alias`).
     middleware: return the middleware around all handlers of a location, from its settings.
     server_middleware: return the middleware around all sites.

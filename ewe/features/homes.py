@@ -179,9 +179,9 @@ class Homes(Middleware):
                 settings.handler = self.chain(settings)
                 self.settings_by_user[home.name] = settings
         index_names = settings.index_names or self.users.config.defaultindex
-        if home.static.index_names != index_names:
-            home.static.index_names = index_names
-            home.pages.index_names = settings.index_names or with_index_page(index_names)
+        names_of_pages = settings.index_names or with_index_page(index_names)
+        if (home.static.index_names, home.pages.index_names) != (index_names, names_of_pages):
+            home.static.index_names, home.pages.index_names = index_names, names_of_pages
             home.static.forget_all()  # the cache maps directories to their index files
         lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists

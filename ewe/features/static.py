@@ -44,6 +44,7 @@ from ewe.http.messages import (
     Request,
     Response,
     Source,
+    copy_of,
     encode_head,
 )
 from ewe.http.negotiation import preferred_coding
@@ -334,7 +335,9 @@ class Static:
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
             elif index := next((each for each in self.index_names if self.is_index_file(path + each)), ""):
                 why = f"the first of {', '.join(self.index_names)} that is there"
-                yield from self.explain_path(path + index, why, client_request)
+                of_index = copy_of(client_request)
+                of_index.path += index
+                yield from self.explain_path(path + index, why, of_index)
             elif self.lists_directories:
                 yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index_names)})"
             else:

@@ -53,8 +53,8 @@ class ChunkedDecoder:
     body_bytes = 0
     extension_bytes = 0
     trailer_bytes = 0
-    left_bytes = 0  # of the current chunk, still to come
-    room_bytes = 0  # decoded, which this feed() may still return
+    left_bytes = 0  # bytes of the current chunk still to come
+    room_bytes = 0  # decoded bytes that this feed() may still return
     fault: HTTPError | None = None  # an error behind bytes that feed() had to return first
     needs_data = True  # decoding needs more bytes from the client
 

@@ -10,6 +10,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.status import HTTPError
 
 TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]"  # tchar: RFC 9110 section 5.6.2
+REASON = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # of a status line, RFC 9112 section 4
 # field-line = field-name ":" OWS field-value OWS; field-value is visible, obs-text, space or tab: section 5
 FIELD_LINE = re.compile(rf"({TOKEN}+):[\t ]*+([\t\x20-\x7e\x80-\xff]*)")
 # Most field lines of a client are the same in each of its requests, and in those of other clients with the same

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ewe.bounded import BoundedDict
-from ewe.http.fields import FIELD_LINE, joined
+from ewe.http.fields import FIELD_LINE, REASON, joined
 from ewe.http.status import BODILESS_STATUSES, REASONS
 
 # The methods that RFC 9110 section 9.3 and RFC 5789 define, except CONNECT. Programs also get other methods, such
@@ -358,7 +358,7 @@ class CachedFile(StorableResponse, FileResponse):
 
 def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> bytes:
     """Return a status line and field lines, each with its CRLF. Raises ValueError like Response.encoded()."""
-    if "\r" in reason or "\n" in reason:
+    if REASON.fullmatch(reason) is None:
         raise ValueError(f"reason {reason[:80]!r} cannot stand in a response")
     lines = [f"HTTP/1.1 {status} {reason}\r\n"]
     for name, value in fields:

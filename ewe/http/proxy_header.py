@@ -60,7 +60,7 @@ class ProxyHeader(NamedTuple):
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """Parse the header at the beginning of all bytes so far; return None if it is incomplete. Raises Malformed."""
+    """Parse the header in all bytes that have arrived; return None if it is incomplete. Raises Malformed."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
         return parse_version_2(data)
     if data[: len(FIRST)] == FIRST[: len(data)]:

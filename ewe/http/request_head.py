@@ -1,7 +1,7 @@
 """The head of a request that a proxy sends to the upstream. It is made from a parsed Request, and never copied.
 
 ewe writes a new head from the parsed parts: method, target, fields, framing. The upstream gets only those bytes of
-the client's head that ewe's parser has accepted, and cannot read them differently (request smuggling, parser.py).
+the client's head that ewe's parser has accepted, so that both read the same request (request smuggling, parser.py).
 
     the client's head                     the upstream's head
     Host                                  Host: the same, or the upstream's address

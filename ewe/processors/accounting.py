@@ -78,6 +78,7 @@ class Accounts(ModelProperties):
             # A stream has no peer yet: a proxy's headers come with its first request.
             with self.clients_lock:
                 self.clients[stream.client[0]] += 1
+            stream.is_counted = True
         self.live.add(stream)
         # Checked after the stream is live: a signal that comes before finds no stream, one that comes later does.
         if self.stopping:
@@ -101,11 +102,12 @@ class Accounts(ModelProperties):
 
     def forget(self, stream: Stream) -> None:
         """Remove a stream from the live ones, and subtract it from its client's count."""
-        # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
-        # counted.
-        address, _ = stream.peer or stream.client
+        if stream.is_counted:
+            # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
+            # counted.
+            address, _ = stream.peer or stream.client
+            self.uncount(address)
         self.live.discard(stream)
-        self.uncount(address)
 
     def uncount(self, client: str) -> None:
         """Subtract one connection from the count of a client address; drop the address when the count is 0."""
@@ -114,10 +116,6 @@ class Accounts(ModelProperties):
                 self.clients[client] -= 1
                 if self.clients[client] <= 0:
                     del self.clients[client]
-
-    def client_addresses(self) -> list[str]:
-        """Return the client address of each open connection."""
-        return [(stream.peer or stream.client)[0] for stream in list(self.live)]
 
     # Limits
 

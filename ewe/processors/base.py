@@ -20,7 +20,6 @@ Read next: serial.py; docs/write-a-model.md leads through a model of your own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +100,6 @@ class Processor(Accounts):
 
     def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections; open connections close after their next exchange."""
-        if config.connections_per_client and not self.config.connections_per_client:
-            self.clients = Counter(self.client_addresses())  # no connection was counted so far
         self.conversations, self.config = conversations_of(conversations, config), config
         self.listener.limit_sends(config.write_timeout)
         self.mark_last()

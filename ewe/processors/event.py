@@ -25,7 +25,8 @@ Possible failures, and where each is prevented:
 - A stop comes when the loop has accepted a connection, but has not called connection_made() for it. asyncio would
   reset that connection. stop_accepting() therefore runs the loop for some more rounds first.
 - The loop accepts connections itself, so the listener cannot enforce the connection limit. limit_reached() also
-  counts accepted connections without a stream (pending_connections). A RefusedConnection answers 503.
+  counts accepted connections without a stream (pending_connections). A RefusedConnection answers 503 to each
+  surplus one.
 
 Read next: streams/event.py, where a conversation pauses and goes on.
 """

@@ -64,7 +64,7 @@ class Fork(Processor):
 
     def __init__(self, conversations: Conversations, config: Config) -> None:
         super().__init__(conversations, config)
-        self.children: dict[int, str] = {}  # pid -> client address
+        self.children: dict[int, str] = {}  # pid -> client address, if it is counted
 
     def serve(self, listener: Listener) -> None:
         """Fork a child for each connection; return once the listener is closed and every child has ended."""
@@ -102,22 +102,19 @@ class Fork(Processor):
                     logger.errors.exception(f"the child for {accepted.client[0]} failed")
                 finally:
                     os._exit(ABORTED if self.aborted else 0)
-            client_address, _ = accepted.client
-            self.children[child] = client_address
+            counted_address = accepted.client[0] if self.config.connections_per_client else ""
+            self.children[child] = counted_address
         except OSError as reason:
             logger.errors.error(f"cannot fork: {reason.strerror}")
             return self.refuse(accepted, "a fork failed")
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
-        if self.config.connections_per_client:
-            self.clients[client_address] += 1
+        if counted_address:
+            self.clients[counted_address] += 1
         accepted.socket.close()
         if self.stopping:  # a signal came before this child was in `children`
             stop = signal.SIGTERM if self.finishing else signal.SIGHUP
             self.signal_children(signal.SIGQUIT if self.asked_to_abort.raised else stop)
-
-    def client_addresses(self) -> list[str]:
-        return list(self.children.values())
 
     def be_child(self, accepted: Accepted) -> None:
         """Run one conversation, in the child, after closing the parent's sockets and pipes."""

@@ -132,7 +132,7 @@ class Parking:
 
     def remove_parked(self, task: PoolTask, event: ParkedWakeEvent | None) -> bool:
         """Remove a conversation from `parked` if it waits for `event`; return whether it was removed."""
-        with self.lock:  # without it, ready() could remove the task between the check and the removal
+        with self.lock:  # handle_ready() could remove the task between the check and the removal
             if (
                 self.parked.get(task.descriptor) is not task
                 or task.wait is None

@@ -74,7 +74,8 @@ class ScheduledParking(Parking):
                 task.stream.head_until = math.inf
                 self.listener.unwatch(descriptor)
                 task.watched = False
-            del self.parked[descriptor]
+            with self.lock:
+                del self.parked[descriptor]
             if (dropped := self.queue.put(task)) is not None:
                 self.pool.drop(dropped)
         elif task.stream.head_until == math.inf:

@@ -58,7 +58,7 @@ def outdated(names: Iterable[str]) -> list[str]:
 
 def prepare_imports() -> None:
     """Make this process, a new worker, import the present version of each application's files."""
-    foreign_directories()  # the first call imports modules: inside source_finder(), it would lead there again
+    foreign_directories()  # the first call imports modules: inside source_finder(), it would call that again
     sys.path_hooks.insert(0, source_finder)
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()

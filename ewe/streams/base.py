@@ -231,8 +231,9 @@ class Stream:
     when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
     idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
-    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing. gives_way: the idle
-    connection has ended, since another client waits for its worker (streams/serial.py).
+    above 0 if send_file() failed. is_counted: it counts for its client's limit (connections-per-client). may_block:
+    its calls wait in the kernel, instead of pausing. gives_way: the idle connection has ended, since another client
+    waits for its worker (streams/serial.py).
 
     Facts about the exchange in progress that are not in the request: variables: additional variables for programs
     (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
@@ -252,6 +253,7 @@ class Stream:
     peer: tuple[str, int] | None = None
     endpoints: Endpoints | None = None
     unsent = 0
+    is_counted = False
     variables: dict[bytes, bytes] = NO_VARIABLES
     user = ""
     answered_by = ""

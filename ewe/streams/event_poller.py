@@ -130,7 +130,8 @@ class EventPoller:
     async def either(self, descriptor: int, seconds: float) -> None:
         """Pause until the client has sent bytes or closed its sending side, or until the descriptor can be read.
 
-        Raises Timeout after `seconds`; Disconnected if the connection is lost.
+        Raises Timeout after `seconds`, unless the descriptor can be read then; Disconnected if the connection is
+        lost.
         """
         stream = self.stream
         watcher = stream.watcher or self.watcher()

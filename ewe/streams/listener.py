@@ -294,13 +294,13 @@ class Listener:
                 yield accepted
         self.wake()  # another thread may wait, too
 
-    def accept(self, may_accept: bool = True, seconds: float = -1) -> Accepted | None:
+    def accept(self, room: bool = True, seconds: float = -1) -> Accepted | None:
         """Return the next connection, or None if a signal, wake() or the time ended the wait.
 
-        may_accept: False at the processor's connection limit; new connections then wait in the backlog. seconds:
-        the longest wait; -1: no limit.
+        room: False at the processor's connection limit; new connections then wait in the backlog. seconds: the
+        longest wait; -1: no limit.
         """
-        accepted, _ = self.wait(seconds, 1 if may_accept else 0)
+        accepted, _ = self.wait(seconds, 1 if room else 0)
         return accepted[0] if accepted else None
 
     def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:

@@ -1135,7 +1135,7 @@ def test_a_response_cannot_be_split(name: str, value: str) -> None:
         Response(200, ((name, value),)).encoded()
 
 
-@pytest.mark.parametrize("reason", ["OK\r\nC: d", "OK\n", "\rOK"])
+@pytest.mark.parametrize("reason", ["OK\r\nC: d", "OK\n", "\rOK", "a\x00b"])
 def test_a_reason_cannot_split_a_response(reason: str) -> None:
     with pytest.raises(ValueError, match="cannot stand in a response"):
         Response(200, reason=reason).encoded()

@@ -107,6 +107,8 @@ def test_a_php_page_is_the_index_again_when_the_user_names_none(
     assert ask("").body == b"index.php"
     settings.write_text('index = "start.html"\n')
     assert ask("").body == b"start"
+    settings.write_text('index = "index.html"\n')  # the server's own, without index.php
+    assert ask("").body != b"index.php"
     settings.unlink()
     assert ask("").body == b"index.php"
 

@@ -1690,7 +1690,7 @@ def test_a_client_and_a_wake_up_at_once_queue_the_conversation_once() -> None:
     queue: SimpleQueue[PoolTask] = SimpleQueue()
     parking = Parking(queue)
     ours, client = socket.socketpair()
-    main_thread = threading.Thread(target=lambda: parking.ready(ours.fileno()))
+    main_thread = threading.Thread(target=lambda: parking.handle_ready(ours.fileno()))
 
     class Parked(dict[int, PoolTask]):
         def get(self, descriptor: int) -> PoolTask | None:  # type: ignore[override]

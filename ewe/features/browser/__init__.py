@@ -8,7 +8,7 @@ A visitor's text enters SQL in only two ways. Names of tables and columns are lo
 schema's own spelling is quoted. Values are bound as parameters. The SQL editor is the only exception: there a
 visitor writes a whole statement, which the daemon runs on a read-only connection with limits for time and rows.
 
-The files have the names of the picture. asking.py sends statements to the daemon, and feature.py is the handler.
+Each step is in the file of its name. asking.py sends statements to the daemon, and feature.py is the handler.
 
 Read next: urls.py.
 """

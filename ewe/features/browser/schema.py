@@ -183,9 +183,8 @@ def schema_of(
     dialect: Dialect, columns: Iterable[Sequence[Value]], keys: Iterable[Sequence[Value]]
 ) -> Schema:
     """Return the schema, from the rows of a dialect's two statements (see the module)."""
-    kinds: dict[
-        str, str
-    ] = {}  # table -> "table", "view" or "virtual"; of a virtual table its CREATE statement
+    # table -> "table", "view" or "virtual"; of a virtual table its CREATE statement
+    kinds: dict[str, str] = {}
     without_row_ids: set[str] = set()  # tables that are WITHOUT ROWID
     columns_of: dict[str, dict[str, Column]] = {}  # table -> name -> column
     for table, kind, name, type_, not_null, key, filled_by, without_row_id in columns:

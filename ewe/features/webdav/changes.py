@@ -217,7 +217,8 @@ def transfer(
 
 def locked_together(*resources: DavPath) -> ExitStack:
     """Lock the directories of resources, each once, and always in the same order. Raises HTTPError(503)."""
-    by_inode = {os.fstat(each.parent_fd).st_ino: each for each in resources}
+    statuses = [(os.fstat(each.parent_fd), each) for each in resources]
+    by_inode = {(status.st_dev, status.st_ino): each for status, each in statuses}
     with ExitStack() as locks:
         for inode in sorted(by_inode):
             locks.enter_context(by_inode[inode].locked())
@@ -243,8 +244,14 @@ def publish(
     try:
         with locked_together(destination, *((source,) if moves else ())):
             if moves:  # another request may have replaced the source
-                source.restat()
+                before = source.file_status
+                now = source.restat()
+                if now is None:
+                    raise HTTPError(404, f"webdav: {source.real} was moved or deleted meanwhile")
                 check_conditions(request, source)
+                tree.check_resource(source)
+                if source.is_directory and (before is None or not os.path.samestat(before, now)):
+                    raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")  # unchecked members
             tree.check_parent(destination)
             replaced = destination.restat() is not None
             if replaced:
