@@ -488,6 +488,16 @@ def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path, suffix: str) -> No
     assert files_of(HandIn("a", "a", [(path, path.name)]), tmp_path / "to") == {name: program}
 
 
+def test_a_damaged_archive_stays_for_the_lecturer(tmp_path: Path) -> None:
+    (tmp_path / "class" / "ada").mkdir(parents=True)
+    (tmp_path / "class" / "ada" / "lab.tgz").write_bytes(b"not a tar")
+    to = tmp_path / "to"
+    to.mkdir()
+    with pytest.raises(BadHandIn):
+        submissions.take_files(HandIn("ada", "ada", [(tmp_path / "class" / "ada", "ada")]), to)
+    assert (to / "lab.tgz").read_bytes() == b"not a tar" and sorted(os.listdir(tmp_path)) == ["class", "to"]
+
+
 def test_an_archive_may_contain_a_part_of_itself(tmp_path: Path) -> None:
     """`tar cf lab.tar .` leaves such a part. 2 MB are not read yet when the first member is written."""
     folder = tmp_path / "ada"

@@ -33,7 +33,7 @@ from ewe.config.settings import Config
 from ewe_explore import network
 from ewe_explore.primitives import Barrier, Primitive
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import Options, ProgramError, Run, active_run
+from ewe_explore.scheduler import Options, PartUse, ProgramError, Run, active_run
 from ewe_explore.threads import Thread
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -89,6 +89,12 @@ class Arrivals(Primitive):
         accepted, _ = self.wait(seconds, 1 if room else 0)
         return accepted[0] if accepted else None
 
+    def uses_of_watched(self) -> tuple[PartUse, ...]:
+        """Return the uses of the watched connections, and of the object that watches them."""
+        if not active_run():
+            return ()
+        return (PartUse(self.epoll, None, writes=True), *network.uses_of(list(self.epoll.watched)))
+
     def wait(  # type: ignore[override] # as the listener's
         self, seconds: float, max_accepts: int
     ) -> tuple[list[Arrival], list[int]]:
@@ -97,7 +103,12 @@ class Arrivals(Primitive):
         Wait for them, for a wake-up or an interruption, at most `seconds`; negative `seconds`: without a limit.
         """
         self.accepting = max_accepts > 0 and not self.closed
-        run = self.point("looks at", uses=network.uses_of(list(self.epoll.watched)) if active_run() else ())
+        run = self.point("looks at", uses=self.uses_of_watched())
+        if run is not None and (step := run.current.last_step) is not None:
+            step.other_uses = (
+                *step.other_uses,
+                *self.uses_of_watched(),
+            )  # workers may have added connections
 
         def ready() -> bool:
             return self.woken or (self.accepting and bool(self.waiting)) or bool(self.epoll.ready())

@@ -487,12 +487,17 @@ def uses_of(items: Iterable[Any]) -> tuple[PartUse, ...]:
     A closed socket has a use of its descriptor only: the close() of another lane may have come first.
     """
     found: list[PartUse] = []
-    for item in items:
+    for item in items if active_run() else ():
         number = item.number if isinstance(item, Socket) else descriptor_of(item)
         found += use_of_descriptor(number, writes=False)
         if isinstance(each := network().sockets.get(number), Socket):
             found += each.uses(writes=False)
     return tuple(found)
+
+
+def resolved(item: Any) -> Socket | int:
+    """Return a socket itself, or the descriptor of any other item: its fileno() is called once, as in Python."""
+    return item if isinstance(item, Socket) else descriptor_of(item)
 
 
 class Selection(Primitive):
@@ -534,11 +539,15 @@ def select_call(
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     readers, writers = list(readers), list(writers)
+    to_read, to_write = [resolved(each) for each in readers], [resolved(each) for each in writers]
     selection = Selection()
     selection.fixed_name = "select()"
-    run = selection.begin(lambda: (*readers, *writers))
+    run = selection.begin(lambda: (*to_read, *to_write))
     # The sockets of now: the scheduler calls find_ready(), and another lane may have closed one of them by then
-    read_sockets, write_sockets = [socket_of(each) for each in readers], [socket_of(each) for each in writers]
+    read_sockets, write_sockets = (
+        [socket_of(each) for each in to_read],
+        [socket_of(each) for each in to_write],
+    )
     reading, writing = 0, 1  # which of the two lists an index belongs to
 
     def find_ready() -> list[tuple[int, int]]:
@@ -572,6 +581,7 @@ class Poll(Selection):
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
         """Watch a socket. Only epoll refuses a watched one (FileExistsError); poll changes its events."""
+        item = resolved(item)
         # Before the tests: also a call that fails uses these objects, and the search must know that
         self.point("watches a socket with", uses=uses_of([item]))
         self.check_open()
@@ -583,6 +593,7 @@ class Poll(Selection):
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
+        item = resolved(item)
         self.point("watches a socket with", uses=uses_of([item]))
         self.check_open()
         number = descriptor_of(item)
@@ -593,6 +604,7 @@ class Poll(Selection):
 
     def unregister(self, item: Any) -> None:
         """Stop watching a socket. Raises KeyError if it is not watched."""
+        item = resolved(item)
         self.point("forgets a socket of", uses=uses_of([item]))
         self.check_open()
         number = descriptor_of(item)

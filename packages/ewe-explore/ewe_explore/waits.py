@@ -102,7 +102,7 @@ def step_of_circle(run: Run, wait: BlockedLane) -> str:
     if is_join(wait):
         return f"{name} {held}waits for the end of {wait.name}{at_line(wait.line)}."
     lock = f"the lock of {wait.name}" if isinstance(wait.target, Condition) else wait.name
-    assert wait.holder is not None  # a lane of a circle waits for another lane: awaited()
+    assert wait.holder is not None  # each wait of a circle has a holder, perhaps the lane itself: awaited()
     holder = "it holds itself" if wait.holder == wait.lane else f"{run.lanes[wait.holder].name} holds"
     return f"{name} {held}waits for {lock}{at_line(wait.line)}, which {holder}."
 

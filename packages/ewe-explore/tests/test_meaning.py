@@ -20,6 +20,23 @@ from ewe_explore.search import Replay
 
 # Programs whose result does not depend on the schedule. Each is run with real threads, too.
 SAME = {
+    "own fileno": """
+        class Wrapped:
+            def __init__(self):
+                self.ends, self.calls = socket.socketpair(), 0
+            def fileno(self):
+                self.calls += 1
+                return self.ends[0].fileno()
+        item = Wrapped()
+        select.select([item], [], [], 0)
+        poll = select.poll()
+        poll.register(item, 1)
+        poll.modify(item, 1)
+        poll.unregister(item)
+        yield item.calls
+        for end in item.ends:
+            end.close()
+        """,
     "lock": """
         lock = threading.Lock()
         yield lock.acquire(), lock.acquire(blocking=False), lock.locked(), lock.acquire(timeout=0.01)

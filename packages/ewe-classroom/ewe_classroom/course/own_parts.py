@@ -21,12 +21,12 @@ BUILD_FILES = ("Makefile", "go.mod")
 
 
 def scheme_file(lab: Lab, own_file: Path | None) -> Path:
-    """Return the file of the scheme that grades a lab. own_file: the lecturer's; None: that of the lab grades."""
+    """Return the file of the scheme that grades a lab. own_file: the lecturer's; None: use the lab's own."""
     return lab.folder / "grading.toml" if own_file is None else own_file
 
 
 def lab_scheme(lab: Lab, own_file: Path | None) -> Scheme:
-    """Return the scheme that grades a lab. own_file: the lecturer's scheme; None: that of the lab grades.
+    """Return the scheme that grades a lab. own_file: the lecturer's scheme; None: use the lab's own.
 
     Raises ConfigError if there is no such file, if it is no scheme, or if it grades another kind of submission.
     """

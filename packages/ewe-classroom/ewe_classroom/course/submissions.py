@@ -28,7 +28,6 @@ import shutil
 import stat
 import subprocess
 import tarfile
-import tempfile
 import time
 import zipfile
 from collections import Counter
@@ -439,9 +438,15 @@ def take_files(hand_in: HandIn, target: Path) -> None:
     # is_file(): a folder may have the name of the archive from which a student's program has unpacked it.
     if len(found) == 1 and archive_suffix(found[0].name) and found[0].is_file():
         # Elsewhere: `tar czf lab.tgz .` leaves a part of lab.tgz in lab.tgz, which would overwrite the archive.
-        with tempfile.TemporaryDirectory(dir=target.parent) as elsewhere:
-            archive = found[0].rename(Path(elsewhere) / "archive")
+        archive = found[0].rename(target.parent / "archive.new")
+        try:
             unpack(archive, found[0].name, target, counter)
+        except BadHandIn:
+            with contextlib.suppress(OSError):  # a part of the archive may be a folder of its name
+                archive.rename(found[0])  # for the lecturer: a class in one archive is not kept elsewhere
+            raise
+        finally:
+            archive.unlink(missing_ok=True)
     # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
     for _ in walk_within_limits(target):
         pass

@@ -20,6 +20,7 @@ then writes false stacks deceives this count.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import Counter
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
-from ewe_classroom.grader.sources import has_build_info
+from ewe_classroom.grader.sources import has_build_info, open_regular
 
 # Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits. A program can write lines
 # that look like the beginning of a stack. The quantifiers of the first line therefore never give a character back
@@ -58,8 +59,13 @@ def is_go(pid: int) -> bool:
 
 
 def listening_pids(scene: Scene) -> list[int]:
-    """Return the ids of the processes with the listening socket: not of `go run`, or a shell that started them."""
-    return list(processes.holders(processes.listener_inode(scene.subject.port), scene.subject.running()))
+    """Return the ids of the processes with the listening socket: not of `go run`, or a shell that started them.
+
+    Without a listening socket: all processes of the server.
+    """
+    pids = scene.subject.running()
+    inode = processes.listener_inode(scene.subject.port)
+    return list(processes.holders(inode, pids)) if inode else pids
 
 
 def runs_go(scene: Scene) -> bool:
@@ -78,13 +84,21 @@ def dump_goroutines(scene: Scene) -> list[Goroutine]:
     Fail if the program writes none.
     """
     scene.note(do="signal", signal="SIGQUIT")
-    # The program may have written stacks before, for example by debug.Stack() after a panic.
-    written_bytes = scene.subject.output.stat().st_size
-    for pid in listening_pids(scene):  # one may have ended with another one of the server
-        processes.send_signal(pid, signal.SIGQUIT)
-    scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
-    with scene.subject.output.open("rb") as output:
-        output.seek(written_bytes)
+    try:
+        output = open_regular(
+            scene.subject.output
+        )  # before the signal: the server cannot replace it any more
+    except OSError:
+        scene.fail(
+            "the server has removed or replaced the file of its output",
+            "leave this file alone: the grader reads Go's stacks in it",
+        )
+    with output:
+        # The program may have written stacks before, for example by debug.Stack() after a panic.
+        output.seek(0, os.SEEK_END)
+        for pid in listening_pids(scene):  # one may have ended with another one of the server
+            processes.send_signal(pid, signal.SIGQUIT)
+        scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
         found = parse_dump(output.read(MAX_DUMP_BYTES).decode(errors="replace"))
     if not found:
         scene.fail(

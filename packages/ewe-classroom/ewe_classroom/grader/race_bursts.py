@@ -139,7 +139,7 @@ def expect_no_mention(scene: Scene, mention: str) -> None:
         )
 
 
-def escape_text(pid: int, program: Path) -> str:
+def left_detector_text(pid: int, program: Path) -> str:
     """Describe how a process has left the race detector, or its options; "" if it has not.
 
     program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
@@ -333,7 +333,7 @@ class Bursts:
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
         for pid in self.scene.subject.running():
-            if how := escape_text(pid, self.build.program):
+            if how := left_detector_text(pid, self.build.program):
                 self.scene.fail(
                     how,
                     "be the same program with and without the detector",

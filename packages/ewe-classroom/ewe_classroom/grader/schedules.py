@@ -23,6 +23,7 @@ from ewe_classroom.grader import trace
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.responses import STATUS_DIGITS
 from ewe_classroom.grader.scene import Scene, SceneClient
+from ewe_classroom.grader.sources import read_regular
 
 STALLED_PATH = "/sizes/held"
 # Files by size (subject.SIZES): SIZE_1 is the smallest, SIZE_6 the largest
@@ -499,7 +500,14 @@ def drop_largest(scene: Scene) -> None:
 )
 def trace_agrees(scene: Scene) -> None:
     scenario = SchedulingScenario(scene, rule=smallest)
-    if not scene.subject.trace.stat().st_size:
+    try:
+        is_empty = not read_regular(scene.subject.trace, 1)
+    except OSError as reason:
+        scene.fail(
+            f"the file that EWE_TRACE names cannot be read: {reason.strerror}",
+            "append to this file, and do not replace it",
+        )
+    if is_empty:
         scene.fail(
             f"{scene.workers} requests are served, and the file that EWE_TRACE names is empty",
             f"append a line for each event: {trace.LINE_FORMAT}",

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import ewe
 from ewe.config.messages import ConfigError
@@ -275,6 +275,14 @@ def last_lines(descriptor: int, count: int) -> str:
     return "\n".join(end.decode(errors="replace").splitlines()[-count:])
 
 
+def create_anew(path: Path) -> IO[bytes]:
+    """Create an empty file in place of what an earlier server has left: a FIFO would wait for a reader."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
 class Subject:
     """A running server under test. `with Subject(...)` waits until it listens, and ends all of its processes."""
 
@@ -298,7 +306,7 @@ class Subject:
         self.next_disk_check = 0.0
         self.environment = dict(environment or {})
         self.trace = output.with_suffix(".trace")  # for the lab scheduling; other servers leave it empty
-        self.trace.write_bytes(b"")
+        create_anew(self.trace).close()
         self.trace.chmod(0o666)  # the server may run as another account
         variables = {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -312,7 +320,7 @@ class Subject:
             **start_command.environment,
         }
         self.command = start_command.words_for(port, site.root, workers)
-        with open(output, "wb") as log:
+        with create_anew(output) as log:
             try:
                 self.process = subprocess.Popen(
                     self.command,

@@ -97,7 +97,9 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def regression_line(x: Sequence[float], y: Sequence[float]) -> RegressionLine | None:
-    """Return the line with the least squares of the distances in y; None for too few points, or equal ones."""
+    """Return the line with the least sum of squared distances in y; None for too few points, or if all x or all y
+    are equal.
+    """
     try:
         return RegressionLine(statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2)
     except statistics.StatisticsError:

@@ -49,8 +49,8 @@ MOST_READERS = 20
 STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
 
-# The names that Director.measure() knows: keys of CostMeter.measure(), numbers of a story, and OF_KIND: a state of
-# connections, or an end of clients, which stands before the kind of these clients
+# The names that Director.measure() knows, beside "backlog": keys of CostMeter.measure(), numbers of a story, and
+# words of OF_KIND (a state of connections, or a number of a Tally), each followed by the kind of the clients
 COSTS = ("threads", "processes", "zombies", "descriptors")
 OF_STORY: dict[str, Callable[[LiveStory], int]] = {
     "from backlog": lambda story: story.from_backlog,

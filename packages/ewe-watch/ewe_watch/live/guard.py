@@ -108,7 +108,7 @@ class ModelGuard:
 def signal_groups(groups: Iterable[int], number: int) -> list[int]:
     """Send a signal to groups of processes; return those that still exist. Signal 0 only asks for that (kill(2)).
 
-    A group of another account cannot be signal_groups, and counts as one that has ended.
+    A group of another account cannot be sent a signal, and counts as one that has ended.
     """
     found = []
     for group in groups:

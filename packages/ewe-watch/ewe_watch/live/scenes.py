@@ -331,7 +331,8 @@ class SceneChooser:
     def start(self, name: str) -> None:
         """Show a scene instead of the models that are shown now.
 
-        If its models do not start, the page shows those models again. Raises ActionError, SceneError, StartFailure.
+        If the scene's models do not start, the page shows the earlier ones again. Raises ActionError, SceneError,
+        StartFailure.
         """
         known = scene_files()
         if name not in known:  # a page names no file of this computer

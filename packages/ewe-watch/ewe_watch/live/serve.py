@@ -52,14 +52,14 @@ class PageWorker(Worker):
     director: Director
     has_ended_streams = False
 
-    def on_stop(self, number: int, frame: object) -> None:
+    def on_stop(self, signum: int, frame: object) -> None:
         """End the scene and the streams, then stop as each worker does. It is a signal handler."""
         if not self.has_ended_streams:
             # First: a second signal may come within set(), and would wait for the lock that this thread holds there
             self.has_ended_streams = True
             self.director.stopping.set()
             self.director.end_readers()
-        super().on_stop(number, frame)
+        super().on_stop(signum, frame)
 
     def on_reload(self, number: int, frame: object) -> None:
         """End at HUP: the terminal was closed."""
