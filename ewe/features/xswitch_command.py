@@ -1,7 +1,7 @@
 """The command of the X-Switch process that the server runs beside the workers of the model xswitch.
 
-This file says what follows from the settings: whether there is such a process, its command, and what the workers
-have to know. ewe.server.xswitch_process opens the socket of the process, and the supervisor starts it.
+From the settings, this file derives whether there is such a process, its command, and the settings that the workers
+need besides. ewe.server.xswitch_process opens the socket of the process, and the supervisor starts it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def parse_response_head(head: bytes) -> ResponseHead:
 
 @functools.lru_cache(maxsize=512)  # most servers send the same head again and again, within a second
 def cached_response_head(head: bytes) -> ResponseHead:
-    """Return what parse_response_head() describes. Raises HTTPError(502)."""
+    """Return the parsed head, as parse_response_head() does. Raises HTTPError(502)."""
     line, _, block = head.decode("latin-1")[:-2].partition("\r\n")
     first = STATUS_LINE.fullmatch(line)
     if first is None:

@@ -18,7 +18,7 @@ from ewe.xswitch.setting_types import COUNT, FROM_ZERO, HOST, SUFFIXES, TABLE, T
 ENGINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
 JAVA_DIRECTORY = f"{ENGINES}/java/target/engine"  # ewe.xswitch.tools.java builds it
 LIBCGI_PROGRAM = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
-FAR_CONNECTIONS = 1000  # requests at once to another machine, whose X-Switch divides its engines among users
+FAR_CONNECTIONS = 1000  # requests at once to another machine; its X-Switch divides its engines among users
 FAR_KEYS = ("address", "connections", "extensions")  # the keys of such a kind of engine
 # In a command: a private directory of the engine's user; it exists as long as the engine
 WORK_PLACEHOLDER = "{work}"
