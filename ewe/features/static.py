@@ -27,6 +27,7 @@ import stat
 import time
 from _weakref import ref
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ewe.bounded import SETTLED_S
@@ -43,7 +44,6 @@ from ewe.http.messages import (
     Region,
     Request,
     Response,
-    Source,
     copy_of,
     encode_head,
 )
@@ -75,19 +75,19 @@ ALLOW = ("Allow", "GET, HEAD, OPTIONS")
 NOT_MODIFIED = frozenset({"ETag", "Last-Modified", "Vary"})  # fields of a 304: RFC 9110 section 15.4.5
 
 
-class OpenFile:
-    """A descriptor that the cache and the responses in progress share. The last of them to let it go closes it."""
+class OpenFile(Region):
+    """A whole file that the cache and the responses in progress share. The last of them to let it go closes it."""
 
-    __slots__ = ("descriptor",)
+    __slots__ = ()
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, descriptor: int, size: int) -> None:
+        super().__init__(descriptor, 0, size)
         KEPT[descriptor] = None
 
     def __del__(self) -> None:
         """Close the file."""
-        KEPT.pop(self.descriptor, None)
-        os.close(self.descriptor)
+        KEPT.pop(self.file, None)
+        os.close(self.file)
 
 
 # The descriptors of this process that are OpenFiles, and the entry of a cache that has each
@@ -108,12 +108,12 @@ class File:
     file_status: os.stat_result of the file. media_type: its Content-Type. coding: of a compressed variant; else "".
     varies: compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if
     it is larger and in the cache. head: the encoded status and field lines of the response with the whole file; b""
-    until they are needed.
+    until they are needed. field_lines: the same without the status line, from the first range on.
     """
 
     __slots__ = (
-        "body", "etag", "fields", "file_version", "head", "media_type", "modified", "not_modified", "opened",
-        "path", "response", "size", "whole_fields",
+        "body", "etag", "field_lines", "fields", "file_version", "head", "media_type", "modified",
+        "not_modified", "opened", "path", "response", "size", "whole_fields",
     )  # fmt: skip
 
     def __init__(
@@ -143,22 +143,19 @@ class File:
         self.body: bytes | None = None
         self.response: CachedFile | None = None
         self.opened: OpenFile | None = None
-        self.head = b""
+        self.head = self.field_lines = b""
         self.not_modified: Response | None = None  # the 304, once it was asked for
 
     def response_if_unchanged(self, opened: OpenFile) -> Response | None:
         """Return the response of an open file in the cache; None if it was changed meanwhile."""
-        if file_version(os.fstat(opened.descriptor)) != self.file_version:
+        if file_version(os.fstat(opened.file)) != self.file_version:
             return None
-        # A middleware may make another response with this body: the Region keeps the file open, not the response.
-        body = (Region(opened.descriptor, 0, self.size, opened),)
-        return FileResponse(200, self.whole_fields, body, head=self.head)
+        # A middleware may make another response with this body: the body keeps the file open, not the response.
+        return FileResponse(200, self.whole_fields, (opened,), head=self.head)
 
 
-def file_version(file_status: os.stat_result) -> tuple[int, ...]:
-    """Return the attributes of a file of which at least one changes when its contents change."""
-    times = file_status.st_mtime_ns, file_status.st_ctime_ns
-    return *times, file_status.st_size, file_status.st_ino, file_status.st_dev
+# Of the os.stat_result of a file: the attributes of which at least one changes when the file's contents change
+file_version = attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_dev")
 
 
 class CacheEntry:
@@ -509,19 +506,22 @@ class Static:
                 self.remember(cached_path, file, sidecars)
                 # The cache keeps this function, which must not keep the request with its fields and its body.
                 response.take_room = lambda size: self.take_room(cached_path, file, size)
-        elif settled and not sidecars and self.room and (opened := self.opened(descriptor)) is not None:
+        elif settled and not sidecars and self.room and (opened := self.opened(descriptor, file.size)):
             file.opened = opened
             file.head = encode_head(200, REASONS[200], file.whole_fields)
             self.remember(request.path, file, sidecars)
         return self.answer(request, file, descriptor)
 
-    def opened(self, descriptor: int) -> OpenFile | None:
-        """Return a file for the cache to keep open; None if enough are open, or if no descriptor is left."""
+    def opened(self, descriptor: int, size: int) -> OpenFile | None:
+        """Return a file for the cache to keep open; None if enough are open, or if no descriptor is left.
+
+        descriptor, size: of the open file; the cache gets a duplicate.
+        """
         close_unused_files(time.monotonic())
         if len(KEPT) >= self.max_open_files:
             return None
         try:
-            return OpenFile(os.dup(descriptor))
+            return OpenFile(os.dup(descriptor), size)
         except OSError:
             return None
 
@@ -540,9 +540,8 @@ class Static:
         """
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
-        response = whole_response(file, descriptor)
-        assert not isinstance(response.body, Source)
-        response = self.partial_response(request, file, response.body) or response
+        body = file.body if file.body is not None else Region(descriptor, 0, file.size)
+        response = self.partial_response(request, file, body) or whole_response(file, descriptor)
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
         return response
@@ -553,25 +552,24 @@ class Static:
 
         opened: file.opened, which this thread keeps open.
         """
-        if opened is not None and file_version(os.fstat(opened.descriptor)) != file.file_version:
+        if opened is not None and file_version(os.fstat(opened.file)) != file.file_version:
             return None
         refusal = refused_by_condition(request, file)
         if refusal is not None:
             return refusal
-        body = file.body if opened is None else (Region(opened.descriptor, 0, file.size, opened),)
+        body = file.body if opened is None else opened
         return None if body is None else self.partial_response(request, file, body)
 
-    def partial_response(
-        self, request: Request, file: File, body: bytes | tuple[bytes | Region, ...]
-    ) -> Response | None:
-        """Return a 206 or 416, or None to send the whole file. body: of the response with the whole file."""
+    def partial_response(self, request: Request, file: File, body: bytes | Region) -> Response | None:
+        """Return a 206 or 416, or None to send the whole file. body: the whole file."""
         values = request.values
         value = values.get("range")
         if value is None or request.method != "GET":
             return None
-        now = time.time()
-        if "if-range" in values and not conditional.range_applies(request, file.etag, file.modified, now):
-            return None
+        if "if-range" in values:
+            now = time.time()
+            if not conditional.range_applies(request, file.etag, file.modified, now):
+                return None
         found = ranges.satisfiable_ranges(value, file.size)
         if found is None:
             return None  # the field is malformed, or has too many ranges
@@ -579,12 +577,13 @@ class Static:
             return error_page(
                 416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable_fields(file.size)
             )
-        # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
-        file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial_response(found, file.size, file.media_type, file.fields, body, file.head)
-        if type(response.body) is tuple and len(response.body) == 1:
-            response.body = read_if_short(response.body[0]) or response.body
-        return response
+        if not file.field_lines:  # they are encoded once for all responses
+            file.head = encode_head(200, REASONS[200], file.whole_fields)
+            file.field_lines = file.head.partition(b"\r\n")[2]
+        parts = [part_of(body, offset, count) for offset, count in found]
+        return ranges.partial_response(
+            found, parts, file.size, file.media_type, file.fields, file.field_lines
+        )
 
     # The cache: path -> file, at most self.room bytes. Each entry is checked again after FILE_CHECK_S.
 
@@ -600,7 +599,7 @@ class Static:
         self.cache[path] = entry
         self.used_bytes += entry.cost
         if file.opened is not None:
-            KEPT[file.opened.descriptor] = ref(entry)
+            KEPT[file.opened.file] = ref(entry)
 
     def take_room(self, path: str, file: File, size: int) -> bool:
         """Count `size` more bytes, and ENTRY_BYTES, for a cached file; return whether the cache has room for them.
@@ -695,15 +694,19 @@ def read(descriptor: int, size: int) -> bytes | None:
     return data if len(data) == size else None
 
 
-def read_if_short(part: bytes | Region) -> bytes | None:
-    """Return the bytes of a short part of an open file, which leave in one system call with their head; else None.
+def part_of(whole: bytes | Region, offset: int, count: int) -> bytes | Region:
+    """Return a range of a file: its bytes, or a Region if it is long.
 
-    Return None also if the file has become shorter meanwhile: the response is then aborted as it is sent.
+    A short part of an open file is read: it leaves in one system call with the head of its response. If the file
+    has become shorter meanwhile, return the Region: the response is then aborted as it is sent.
     """
-    if isinstance(part, bytes) or part.count > COPIED_BYTES:
-        return None
-    data = os.pread(part.file, part.count, part.offset)
-    return data if len(data) == part.count else None
+    if isinstance(whole, bytes):
+        return whole[offset : offset + count]
+    if count <= COPIED_BYTES:
+        data = os.pread(whole.file, count, whole.offset + offset)
+        if len(data) == count:
+            return data
+    return whole.part(offset, count)
 
 
 def redirect(target: str) -> Response:

@@ -39,20 +39,20 @@ def status_by_conditions(request: Request, etag: str, modified: float | None) ->
         matching = entity_tags(value)
         if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never matches
             return 412
-    elif modified is not None and is_later(modified, get("if-unmodified-since")):
+    elif modified is not None and (date := get("if-unmodified-since")) and is_later(modified, date):
         return 412
     if (value := get("if-none-match")) is not None:
         differing = entity_tags(value)
         if differing == ["*"] or etag in (tag.removeprefix("W/") for tag in differing):  # weak comparison
             return 304
-    elif modified is not None and is_later(modified, get("if-modified-since")) is False:
+    elif modified is not None and (date := get("if-modified-since")) and is_later(modified, date) is False:
         return 304
     return None
 
 
-def is_later(modified: float, date: str | None) -> bool | None:
-    """Return whether a time is later than that of a date field; None if the field is missing or malformed."""
-    if date is None or len(date) > 40:  # the longest form has 33 characters
+def is_later(modified: float, date: str) -> bool | None:
+    """Return whether a time is later than that of a date field; None if the field is malformed."""
+    if len(date) > 40:  # the longest form has 33 characters
         return None
     try:
         since = PARSED_DATES[date]

@@ -242,7 +242,7 @@ class Response:
         self.target = target
         self.release = release
         self.encoded_head = b""
-        self.length = body_size(body)
+        self.length = len(body) if type(body) is bytes else body_size(body)
 
     def encoded(self) -> bytes:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
@@ -382,6 +382,11 @@ class Region:
         self.offset = offset
         self.count = count
         self.owner = owner
+
+    def part(self, offset: int, count: int) -> Region:
+        """Return a part of this region, which has the same owner. offset: from the beginning of this region."""
+        owner = self.owner or self  # a subclass may close the descriptor itself
+        return Region(self.file, self.offset + offset, count, owner)
 
 
 class Source:

@@ -10,8 +10,8 @@ from ewe.http.messages import Region, Response
 MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
 ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")  # as most clients ask
-# The head with one range: Content-Range, and the field lines of the response with the whole file
-ONE_PART = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\n%b"
+# The beginning of the head with one range; the range and the field lines of the whole file follow
+ONE_PART = b"HTTP/1.1 206 Partial Content\r\nContent-Range: "
 
 
 def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
@@ -79,41 +79,32 @@ def unsatisfiable_fields(size: int) -> tuple[tuple[str, str], ...]:
 
 def partial_response(
     ranges: list[tuple[int, int]],
+    parts: list[bytes | Region],
     size: int,
     kind: str,
     fields: tuple[tuple[str, str], ...],
-    whole: bytes | tuple[bytes | Region, ...],
-    head: bytes,
+    field_lines: bytes,
 ) -> Response:
     """Return the 206 for ranges of a file. Several ranges become a multipart/byteranges (section 14.6).
 
-    kind: the Content-Type of the whole file. fields: all other fields. whole: the bytes or the Region of the file.
-    head: the encoded head of the response with the whole file. Its field lines are not encoded again.
+    parts: the bytes or the Region of each range. size, kind: the bytes and the Content-Type of the whole file.
+    fields: all other fields. field_lines: the Content-Type and these fields, encoded.
     """
     if len(ranges) == 1:
-        offset, count = ranges[0]
+        ((offset, count),) = ranges
+        (part,) = parts
         where = f"bytes {offset}-{offset + count - 1}/{size}"
-        part = part_of(whole, offset, count)
         body = part if isinstance(part, bytes) else (part,)
-        head = ONE_PART % (where.encode(), head.partition(b"\r\n")[2])
+        head = ONE_PART + where.encode() + b"\r\n" + field_lines
         return Response(206, (("Content-Range", where), ("Content-Type", kind), *fields), body, head=head)
     boundary = os.urandom(12).hex()
     pieces: list[bytes | Region] = []
-    for offset, count in ranges:
+    for (offset, count), part in zip(ranges, parts, strict=True):
         last = offset + count - 1
         lead = (
             f"\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: bytes {offset}-{last}/{size}\r\n\r\n"
         )
-        pieces += [lead.encode("latin-1"), part_of(whole, offset, count)]
+        pieces += [lead.encode("latin-1"), part]
     pieces.append(f"\r\n--{boundary}--\r\n".encode())
     about = ("Content-Type", f"multipart/byteranges; boundary={boundary}")
     return Response(206, (about, *fields), tuple(pieces))
-
-
-def part_of(whole: bytes | tuple[bytes | Region, ...], offset: int, count: int) -> bytes | Region:
-    """Return a range of a file in memory, or of an open file."""
-    if isinstance(whole, bytes):
-        return whole[offset : offset + count]
-    region = whole[0]
-    assert isinstance(region, Region)
-    return Region(region.file, offset, count, region.owner)

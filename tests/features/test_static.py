@@ -1086,8 +1086,10 @@ def test_a_short_part_of_a_large_file_is_read_with_its_head(public: Path) -> Non
         assert long is not None
         assert (region_of(long).offset, region_of(long).count) == (50_000, COPIED_BYTES + 1)
     with (public / "large.bin").open("rb") as file:  # a file that becomes shorter before it is read
-        assert static.read_if_short(Region(file.fileno(), 99_990, 10)) == content[99_990:]
-        assert static.read_if_short(Region(file.fileno(), 99_990, 11)) is None
+        whole = Region(file.fileno(), 0, 100_001)
+        assert static.part_of(whole, 99_990, 10) == content[99_990:]
+        shorter = static.part_of(whole, 99_990, 11)
+        assert isinstance(shorter, Region) and (shorter.offset, shorter.count) == (99_990, 11)
 
 
 def test_few_files_stay_open(public: Path) -> None:

@@ -149,8 +149,7 @@ class BodySource(Source):
                     raise HTTPError(500, "the file has become shorter")
                 size = len(data)
                 if size < first.count:
-                    rest = Region(first.file, first.offset + size, first.count - size, first.owner)
-                    self.left.insert(0, rest)
+                    self.left.insert(0, first.part(size, first.count - size))
                 return data
         return b""
 
