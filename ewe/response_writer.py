@@ -33,7 +33,7 @@ from typing import Any
 from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
-from ewe.http.messages import CLOSED, Region, Request, Response, Source
+from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Disconnected, MinRate, Stream, Timeout
 from ewe.timeouts import count_timeout
@@ -76,11 +76,9 @@ async def send_response(
     """
     body = response.body
     try:
-        if body is CLOSED:
-            raise ValueError("the response was sent before")
         head = response.encoded_head or response.encoded()  # a cached response has it already
     except Exception:
-        # A feature has set a field that could split the response.
+        # A feature has set a field that could split the response, or the response was sent before.
         refused, response = response, fault_response(stream, request)
         try:
             await refused.close()

@@ -146,13 +146,6 @@ class File:
         self.head = self.field_lines = b""
         self.not_modified: Response | None = None  # the 304, once it was asked for
 
-    def response_if_unchanged(self, opened: OpenFile) -> Response | None:
-        """Return the response of an open file in the cache; None if it was changed meanwhile."""
-        if file_version(os.fstat(opened.file)) != self.file_version:
-            return None
-        # A middleware may make another response with this body: the body keeps the file open, not the response.
-        return FileResponse(200, self.whole_fields, (opened,), head=self.head)
-
 
 # Of the os.stat_result of a file: the attributes of which at least one changes when the file's contents change
 file_version = attrgetter("st_mtime_ns", "st_ctime_ns", "st_size", "st_ino", "st_dev")
@@ -278,10 +271,9 @@ class Static:
                 self.forget(request.path)
             elif not entry.sidecars and request.method in ("GET", "HEAD"):
                 file = entry.file
-                opened = file.opened  # another thread may let it go
-                response = self.conditional_response(request, file, opened) if request.conditional else None
-                if response is None:
-                    response = file.response if opened is None else file.response_if_unchanged(opened)
+                response: Response | None = file.response  # with the whole file, if it is small
+                if response is None or request.conditional:
+                    response = self.response_from_cache(request, file)
                 if response is not None:
                     return response
                 self.forget(request.path)
@@ -546,19 +538,21 @@ class Static:
             response.release = lambda: os.close(descriptor)
         return response
 
-    def conditional_response(self, request: Request, file: File, opened: OpenFile | None) -> Response | None:
-        """Return the 206, 304, 412 or 416 for a file in the cache; None to send the whole file, or if the file was
-        changed meanwhile.
-
-        opened: file.opened, which this thread keeps open.
-        """
+    def response_from_cache(self, request: Request, file: File) -> Response | None:
+        """Return the response with a file in the cache: 200, 206, 304, 412 or 416. None: the file has changed."""
+        opened = file.opened  # another thread may let it go
         if opened is not None and file_version(os.fstat(opened.file)) != file.file_version:
             return None
-        refusal = refused_by_condition(request, file)
-        if refusal is not None:
-            return refusal
-        body = file.body if opened is None else opened
-        return None if body is None else self.partial_response(request, file, body)
+        if request.conditional:
+            if (refusal := refused_by_condition(request, file)) is not None:
+                return refusal
+            body = file.body if opened is None else opened
+            if body is not None and (part := self.partial_response(request, file, body)) is not None:
+                return part
+        if opened is None:
+            return file.response
+        # A middleware may make another response with this body: the body keeps the file open, not the response.
+        return FileResponse(200, file.whole_fields, (opened,), head=file.head)
 
     def partial_response(self, request: Request, file: File, body: bytes | Region) -> Response | None:
         """Return a 206 or 416, or None to send the whole file. body: the whole file."""

@@ -248,9 +248,12 @@ class Response:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
 
         Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
-        Raises ValueError if a name, a value or the reason could split the response (RFC 9110 section 5.5).
+        Raises ValueError if a name, a value or the reason could split the response (RFC 9110 section 5.5), or if
+        the response was sent before and its body is closed.
         """
         if not self.encoded_head:
+            if self.body is CLOSED:
+                raise ValueError("the response was sent before")
             fields, head = self.cached_head
             if not head or fields is not self.fields:  # a feature has set other fields
                 head = encode_head(self.status, self.reason, self.fields)
@@ -316,6 +319,7 @@ class Response:
         if not isinstance(body, bytes):
             # An idle conversation keeps its last response, and the Regions of its body would keep their files open.
             self.body = CLOSED
+            self.encoded_head = b""  # encoded() would then raise ValueError
         try:
             if isinstance(body, Source):
                 await body.close()

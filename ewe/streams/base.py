@@ -99,6 +99,7 @@ class ForeignAwait(RuntimeError):
 class Want(Enum):
     """The event that a paused conversation waits for."""
 
+    __hash__ = object.__hash__  # Enum's own, a function in Python, would cost each pause of the pool a call
     BYTES = "the client to send, or to finish sending"
     ROOM = "the client to read"
     PROGRAM = "a program to write or to end"

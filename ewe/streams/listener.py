@@ -311,14 +311,13 @@ class Listener:
         """
         if self.forks != ForkCounter.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
-        accept_from = self.accept_from  # read once: another thread may change it
-        now = time.monotonic() if accept_from else 0.0
-        if now < accept_from:
-            max_accepts = 0
-            pause = accept_from - now
-            seconds = pause if seconds < 0 else min(seconds, pause)
-        elif accept_from:
-            self.accept_from = 0.0
+        if accept_from := self.accept_from:  # read once: another thread may change it
+            pause = accept_from - time.monotonic()
+            if pause > 0:
+                max_accepts = 0
+                seconds = pause if seconds < 0 else min(seconds, pause)
+            else:
+                self.accept_from = 0.0
         self.watch_sockets(max_accepts > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
