@@ -318,7 +318,9 @@ class Listener:
                 seconds = pause if seconds < 0 else min(seconds, pause)
             else:
                 self.accept_from = 0.0
-        self.watch_sockets(max_accepts > 0 and not self.closed)
+        accepting = max_accepts > 0 and not self.closed
+        if accepting is not self.accepting:
+            self.watch_sockets(accepting)
         accepted: list[Accepted] = []
         others: list[int] = []
         ready = self.watched.poll(seconds)
