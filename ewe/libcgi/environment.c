@@ -1,9 +1,14 @@
 /* The process's environment, for libraries that read it without ewe_libcgi.h.
  *
  * There is one `environ` in a process, so the calls of such libraries take turns: in the order of their arrival, each
- * for at most its limit. The variables of the request stand first, those of the process after them: other threads that
- * ask for TZ or PATH meanwhile find the same strings as before. A variable of the process is left out if a library
- * could mistake it for one of the request.
+ * for at most its limit. A variable of the process is left out if a library could mistake it for one of the request.
+ *
+ * Other threads may read the environment at any time: localtime() asks for TZ. getenv() takes no lock, so a thread may
+ * still read the list of a call when that call has ended. Therefore
+ *
+ *     the memory of a list and its strings is never freed. The next call uses it again.
+ *     the variables of the process stand first, each at the same place in every call. A variable of the request with
+ *     the same name takes that place. A thread that asks for TZ thus finds the same string as before.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +29,15 @@ struct waiter {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct waiter *first, **last = &first;
 static int turn_is_taken;
-static char **process_environ, **call_environ; /* while a call has the turn; else NULL */
+static char **process_environ; /* while a call has the turn; else NULL */
+
+/* The memory of the calls' lists and strings. Their last elements are always NULL and NUL: a thread that reads while
+ * another call writes comes to an end. Memory that has become too small is not freed, either. Each list is at least
+ * twice as long as the one before, so that all of them together take less than twice the memory of the longest. */
+static char **list;
+static size_t list_length; /* without the last NULL */
+static char *strings;
+static size_t strings_size; /* without the last NUL */
 
 static const char *const REQUESTS_OWN[] = {
     "HTTP_", "HTTPS=", "CONTENT_", "QUERY_STRING=", "REMOTE_", "REQUEST_", "SCRIPT_", "SERVER_", "PATH_INFO=",
@@ -39,24 +52,65 @@ static int belongs_to_request(const char *variable)
     return 0;
 }
 
-/* Return the environment of a call, in the layout of environ; the strings are not copied. NULL without memory. */
+/* Let the memory have room for `length` variables, and for strings of `size` bytes. Returns 0, or -1 without memory. */
+static int reserve(size_t length, size_t size)
+{
+    if (length > list_length) {
+        size_t longer = length > 2 * list_length ? length : 2 * list_length;
+        char **memory = calloc(longer + 1, sizeof *memory);
+        if (memory == NULL)
+            return -1;
+        list = memory;
+        list_length = longer;
+    }
+    if (size > strings_size) {
+        size_t larger = size > 2 * strings_size ? size : 2 * strings_size;
+        char *memory = calloc(larger + 1, 1);
+        if (memory == NULL)
+            return -1;
+        strings = memory;
+        strings_size = larger;
+    }
+    return 0;
+}
+
+/* Return the place of the variable with the name of `variable` among the first `count` of the list; NULL: none. */
+static char **place_of(const char *variable, size_t count)
+{
+    const char *end = strchr(variable, '=');
+    size_t length = end != NULL ? (size_t)(end - variable) + 1 : strlen(variable) + 1;
+    for (char **each = list; each < list + count; each++)
+        if (**each == *variable && strncmp(*each, variable, length) == 0)
+            return each;
+    return NULL;
+}
+
+/* Return the environment of a call, in the layout of environ: `list`. NULL without memory. */
 static char **merge_environ(const libcgi_call *call, char **process)
 {
-    size_t count = 1;
+    size_t length = 0, size = 0, count = 0;
     for (int i = 0; i < 2; i++)
-        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
-            count++;
+        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
+            length++;
+            size += strlen(each) + 1;
+        }
     for (char **each = process; each != NULL && *each != NULL; each++)
-        count++;
-    char **list = malloc(count * sizeof *list), **end = list;
-    if (list == NULL)
+        length++;
+    if (reserve(length, size) != 0)
         return NULL;
-    for (int i = 0; i < 2; i++)
-        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
-            *end++ = (char *)each;
     for (char **each = process; each != NULL && *each != NULL; each++)
         if (!belongs_to_request(*each))
-            *end++ = *each;
+            list[count++] = *each;
+    char **end = list + count, *to = strings;
+    for (int i = 0; i < 2; i++)
+        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
+            char **place = place_of(each, count);
+            /* The value of the first block counts: do not replace it by that of the second. */
+            if (place != NULL && *place >= strings && *place < to)
+                continue;
+            *(place != NULL ? place : end++) = strcpy(to, each);
+            to += strlen(each) + 1;
+        }
     *end = NULL;
     return list;
 }
@@ -116,13 +170,13 @@ int environment_enter(const libcgi_call *call, int limit_ms)
     int outcome = turn_is_taken ? wait_for_turn(limit_ms) : 0;
     if (outcome == 0) {
         turn_is_taken = 1;
-        call_environ = merge_environ(call, environ);
-        if (call_environ == NULL) {
+        char **merged = merge_environ(call, environ);
+        if (merged == NULL) {
             pass_turn();
             outcome = -1;
         } else {
             process_environ = environ;
-            environ = call_environ;
+            environ = merged;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -133,10 +187,9 @@ int environment_enter(const libcgi_call *call, int limit_ms)
 void environment_leave(void)
 {
     pthread_mutex_lock(&lock);
-    environ = process_environ;
     /* If the library has called setenv(), libc has put another list into environ. Its memory is lost. */
-    free(call_environ);
-    call_environ = process_environ = NULL;
+    environ = process_environ;
+    process_environ = NULL;
     pass_turn();
     pthread_mutex_unlock(&lock);
 }
