@@ -27,14 +27,16 @@ class SQLite:
 
     def __init__(self, database: Database) -> None:
         """Open the file, which must exist. Raises DatabaseError("UNAVAILABLE")."""
+        self.may_write = database.write
         mode = "rw" if database.write else "ro"
         try:
             self.connection = sqlite3.connect(
                 f"file:{quote(os.fsencode(database.source))}?mode={mode}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
-                # None: no transaction. A statement that only reads needs none
-                isolation_level="DEFERRED" if database.write else None,
+                # None: execute() begins the transactions. The module itself does so only for some statements that
+                # write: not for "WITH ... INSERT", whose change would stay even if it ends with an error
+                isolation_level=None,
                 check_same_thread=False,
             )
             # connect() reads nothing: this shows whether the file is a database
@@ -48,6 +50,9 @@ class SQLite:
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
         try:
+            # A statement that only reads needs no transaction
+            if self.may_write:
+                self.connection.execute("BEGIN")
             cursor = self.connection.execute(statement, parameters)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as reason:
             raise self.error_for_gateway(reason) from None
