@@ -29,11 +29,12 @@ CONNECT_TIMEOUT_S = 10
 MAX_OPERATOR_CHARS = 500  # of operators in a row
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
-# Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes
+# Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes. The
+# end of a word begins no string with a prefix: LIKE'...' has no escapes, and a$b$ is a name
 TOKENS = re.compile(
     r"""
-      (?P<not_a_parameter> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+      (?P<not_a_parameter> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+              | (?<![\w$])\$(?P<tag>[^\W\d]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
               | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<second_question_mark>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,

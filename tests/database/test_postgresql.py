@@ -229,6 +229,19 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
     assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
 
 
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (r"a LIKE'b\' AND c = ? AND d = '?'", r"a LIKE'b\' AND c = %s AND d = '?'"),
+        (r"a = E'b\'?' AND c = ?", r"a = E'b\'?' AND c = %s"),
+        ("a$b$ = ? AND c = $b$?$b$", "a$b$ = %s AND c = $b$?$b$"),
+        ("a = $ü$?$ü$ AND b = ?", "a = $ü$?$ü$ AND b = %s"),
+    ],
+)
+def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
+    assert postgresql.psycopg_style(statement, [1])[0] == expected
+
+
 def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
     connection = connect(Database("pg", "postgresql", server.source, False))
     with pytest.raises(DatabaseError, match="COPY cannot be used"):
