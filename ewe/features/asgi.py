@@ -127,7 +127,11 @@ class ASGI:
             if head.path is not None:
                 return file_response(head, self.application.text)
             if head.length is None or head.length == len(head.piece):
-                return Response(head.status, head.fields, head.piece)
+                whole = Response(head.status, head.fields, head.piece)
+                # An empty body for HEAD does not show the length of GET's body
+                if not head.piece and head.length is None and call.request.method == "HEAD":
+                    whole.length = None
+                return whole
         return Response(head.status, head.fields, ApplicationBody(self, call, head))
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
