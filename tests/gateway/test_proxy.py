@@ -566,6 +566,16 @@ def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
         upstream.close()
 
 
+def test_paths_beyond_ascii(start: Start, upstream: HTTPUpstream) -> None:
+    """The next server and the client get them in the form of a URL."""
+    upstream.answers = {
+        "/%C3%BC/moved": b"HTTP/1.1 302 Found\r\nLocation: /%C3%BC/x\r\nContent-Length: 0\r\n\r\n"
+    }
+    server = start("asyncio", "--proxy", f"/日本=http://127.0.0.1:{upstream.port}/ü")
+    answer = server.ask(request("/%E6%97%A5%E6%9C%AC/moved", "Connection: close"))
+    assert b"\r\nLocation: /%E6%97%A5%E6%9C%AC/x\r\n" in answer
+
+
 def test_over_tls_and_behind_a_proxy(start: Start, way_to_wait: str, upstream: HTTPUpstream) -> None:
     """The header of the PROXY protocol comes before the handshake, and names the client to the next server."""
     upstream.answers = {"/chat": websocket}
