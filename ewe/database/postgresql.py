@@ -61,6 +61,9 @@ class PostgreSQL:
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
+        if "\0" in statement:
+            # libpq would send the statement up to the NUL: a DELETE without its condition
+            raise DatabaseError("STATEMENT", "the statement contains a NUL character")
         if OPERATORS.search(statement):
             fault = f"more than {MAX_OPERATOR_CHARS} operator characters in a row"
             raise DatabaseError("STATEMENT", f"{fault}: pass such a text as a parameter")

@@ -440,11 +440,16 @@ def test_text_in_every_script(connections: tuple[DatabaseConnection, DatabaseCon
 def test_nul_is_refused_and_the_connection_stays(
     connections: tuple[DatabaseConnection, DatabaseConnection],
 ) -> None:
-    """A text of PostgreSQL cannot hold NUL."""
-    for statement, parameters in (("SELECT ?::text", ["a\0b"]), ("SELECT 'a\0b'", [])):
-        with pytest.raises(DatabaseError) as refused:
-            run(connections[1], statement, parameters)
-        assert refused.value.kind == "STATEMENT", statement
+    """A text of PostgreSQL cannot hold NUL. The part of a statement before it does not run."""
+    for statement, parameters in (
+        ("SELECT ?::text", ["a\0b"]),
+        ("SELECT 'a\0b'", []),
+        ("DELETE FROM goods\0 WHERE id = 1", []),
+    ):
+        for connection in connections:
+            with pytest.raises(DatabaseError) as refused:
+                run(connection, statement, parameters)
+            assert refused.value.kind == "STATEMENT", statement
     assert run(connections[1], "SELECT COUNT(*) FROM goods") == [(2,)]
 
 
