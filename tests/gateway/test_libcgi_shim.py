@@ -62,17 +62,22 @@ def test_no_call_sees_the_environment_of_another(
 
 
 @pytest.mark.needs("gcc")
-def test_other_threads_read_the_environment_meanwhile(tmp_path: Path) -> None:
-    """getenv() takes no lock. It may still read the list of a call that has ended, and always finds TZ.
+@pytest.mark.parametrize(
+    ("program", "printed"), [("environment_reader", "0\n"), ("environment_setenv", "Europe/Berlin -\n" * 3)]
+)
+def test_the_environment_of_the_process_stays(tmp_path: Path, program: str, printed: str) -> None:
+    """Other threads find the process's variables at any time: getenv() takes no lock, and may still read the list
+    of a call that has ended. A library's setenv() frees no list of the process.
 
-    malloc() of this program overwrites memory that is freed, so that a read of it does not go unnoticed.
+    malloc() of these programs overwrites memory that is freed, so that a read of it does not go unnoticed.
     """
-    program = tmp_path / "reader"
-    sources = (SOURCES / "environment_reader.c", build.DIRECTORY / "environment.c")
-    build.compile_c(program, sources, (HEADER,))
+    sources = (SOURCES / f"{program}.c", build.DIRECTORY / "environment.c")
+    build.compile_c(tmp_path / program, sources, (HEADER,))
     environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
-    ended = subprocess.run([program, str(CALLS)], env=environment, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "0\n")
+    ended = subprocess.run(
+        [tmp_path / program, str(CALLS)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, printed)
 
 
 @pytest.mark.parametrize("library", ["writes.so", "plain-writes.so"])
