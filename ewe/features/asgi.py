@@ -122,6 +122,9 @@ class ASGI:
 
     def response(self, call: ApplicationCall, head: ApplicationHead) -> Response:
         """Return the response that begins with this head. Raises HTTPError."""
+        if head.status == 205:  # a 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+            call.end_without_body()
+            return Response(head.status, head.fields)
         if not head.more:
             call.channel.close()
             if head.path is not None:
@@ -248,7 +251,6 @@ class ApplicationBody(Source):
         if not self.more:
             call.channel.close()
         elif call.request.method == "HEAD" or self.status in BODILESS_STATUSES:
-            call.channel.call(call.send_no_body)
-            call.channel.close()
+            call.end_without_body()
         else:
             call.give_up()

@@ -352,6 +352,11 @@ class ApplicationCall:
             channel.call(self.deliver, piece, not body.finished)
         return item
 
+    def end_without_body(self) -> None:
+        """Tell the application that the client gets the head alone."""
+        self.channel.call(self.send_no_body)
+        self.channel.close()
+
     def give_up(self, cancel: bool = False) -> None:
         """Tell the application that the client has left; cancel: end it, too."""
         self.channel.call(self.leave, cancel)

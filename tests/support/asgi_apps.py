@@ -114,7 +114,7 @@ async def silent(scope: dict[str, Any], receive: Any, send: Any) -> None:
 async def listen(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Begin a response, wait until the exchange is over, and note it. The query is its status."""
     await send({"type": "http.response.start", "status": int(scope["query_string"]), "headers": TEXT})
-    await send({"type": "http.response.body", "more_body": True})
+    await send({"type": "http.response.body", "body": b"begun", "more_body": True})
     while (await receive())["type"] != "http.disconnect":
         pass
     note("over")
