@@ -20,13 +20,18 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 
 import psycopg
+from psycopg.adapt import Loader
 from psycopg.types.json import set_json_loads
+from psycopg.types.string import TextLoader
 
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT_TIMEOUT_S = 10
 MAX_OPERATOR_CHARS = 500  # of operators in a row
+# Types with values that Python's classes lack: infinity, years before 1 and after 9999, the time 24:00. Ranges and
+# arrays of them use the same loaders.
+TYPES_OF_TIME = ("date", "time", "timetz", "timestamp", "timestamptz")
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes. The
@@ -58,6 +63,12 @@ class PostgreSQL:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
         set_json_loads(json_value, self.connection)  # instead of Python's objects, which no message carries
+        adapters = self.connection.adapters
+        for name, loader in LOADERS_OF_TIME.items():
+            adapters.register_loader(name, loader)
+        adapters.register_loader(
+            "interval", TextLoader
+        )  # Python's class has no months, and takes 30 days for one
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
@@ -139,6 +150,33 @@ def json_value(encoded: str | bytes) -> object:
     """Return a value of the types json and jsonb; an object or a list as the text that the server sends."""
     text = encoded.decode() if isinstance(encoded, bytes) else encoded
     return text if text.lstrip().startswith(("{", "[")) else json.loads(text)
+
+
+def or_text(loader: type[Loader]) -> type[Loader]:
+    """Return a loader that gives the server's text for a value that `loader` refuses."""
+
+    class LoaderOrText(Loader):
+        def __init__(self, oid: int, context: psycopg.abc.AdaptContext | None = None) -> None:
+            super().__init__(oid, context)
+            self.loader = loader(oid, context)
+
+        def load(self, data: psycopg.abc.Buffer) -> object:
+            try:
+                return self.loader.load(data)
+            except psycopg.DataError:
+                return bytes(data).decode()
+
+    return LoaderOrText
+
+
+def loader_of(name: str) -> type[Loader]:
+    """Return psycopg's loader for the text of a type."""
+    found = psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, psycopg.pq.Format.TEXT)
+    assert found is not None
+    return found  # type: ignore[return-value]
+
+
+LOADERS_OF_TIME = {name: or_text(loader_of(name)) for name in TYPES_OF_TIME}
 
 
 def with_first_row(

@@ -150,6 +150,10 @@ def run(
         ("SELECT '{\"x\": null}'::jsonb, ' [true]'::json, '7'::jsonb, 'null'::json", (),
          [('{"x": null}', " [true]", 7, None)]),
         ("SELECT ?::text IS NULL, ?::float8, ?::bytea", [None, 1.5, b"\0\xff"], [(True, 1.5, b"\0\xff")]),
+        ("SELECT 'infinity'::date, '0044-03-15 BC'::timestamp, '24:00'::time, '[2026-01-01,infinity)'::daterange",
+         (), [("infinity", "0044-03-15 00:00:00 BC", "24:00:00", "[2026-01-01, infinity)")]),
+        ("SELECT '1 month 2 days'::interval, '2026-01-01 12:00'::timestamp, '[2026-01-01,2026-02-01)'::daterange",
+         (), [("1 mon 2 days", "2026-01-01 12:00:00", "[2026-01-01, 2026-02-01)")]),
         ("DELETE FROM goods WHERE false", (), None),
     ],
 )  # fmt: skip
