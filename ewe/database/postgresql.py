@@ -20,6 +20,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 
 import psycopg
+from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
@@ -66,9 +67,8 @@ class PostgreSQL:
         adapters = self.connection.adapters
         for name, loader in LOADERS_OF_TIME.items():
             adapters.register_loader(name, loader)
-        adapters.register_loader(
-            "interval", TextLoader
-        )  # Python's class has no months, and takes 30 days for one
+        # Python's class for it has no months, and takes 30 days for one
+        adapters.register_loader("interval", TextLoader)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
@@ -92,7 +92,7 @@ class PostgreSQL:
         """Run a statement and yield its rows; convert each value to a type that a message can carry."""
         try:
             for row in cursor.stream(query.encode(), values):
-                yield tuple(value if isinstance(value, Value) else str(value) for value in row)
+                yield tuple(value if isinstance(value, Value) else as_text(value) for value in row)
         except psycopg.ProgrammingError as reason:
             # stream() raises this after it has run a statement without rows; then the server gives no SQLSTATE
             if reason.sqlstate is not None or cursor.description is not None or self.has_failed_on_server():
@@ -152,15 +152,25 @@ def json_value(encoded: str | bytes) -> object:
     return text if text.lstrip().startswith(("{", "[")) else json.loads(text)
 
 
+def as_text(value: object) -> str:
+    """Return the text of a value that no message carries. str() of an array would show its items as Python writes
+    them: [Decimal('1.50')].
+    """
+    if not isinstance(value, list | tuple):
+        return str(value)
+    items = ", ".join([repr(item) if isinstance(item, str | bytes) else as_text(item) for item in value])
+    return f"[{items}]" if isinstance(value, list) else f"({items})"
+
+
 def or_text(loader: type[Loader]) -> type[Loader]:
     """Return a loader that gives the server's text for a value that `loader` refuses."""
 
     class LoaderOrText(Loader):
-        def __init__(self, oid: int, context: psycopg.abc.AdaptContext | None = None) -> None:
+        def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
             super().__init__(oid, context)
             self.loader = loader(oid, context)
 
-        def load(self, data: psycopg.abc.Buffer) -> object:
+        def load(self, data: Buffer) -> object:
             try:
                 return self.loader.load(data)
             except psycopg.DataError:

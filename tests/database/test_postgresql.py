@@ -152,6 +152,8 @@ def run(
         ("SELECT ?::text IS NULL, ?::float8, ?::bytea", [None, 1.5, b"\0\xff"], [(True, 1.5, b"\0\xff")]),
         ("SELECT 'infinity'::date, '0044-03-15 BC'::timestamp, '24:00'::time, '[2026-01-01,infinity)'::daterange",
          (), [("infinity", "0044-03-15 00:00:00 BC", "24:00:00", "[2026-01-01, infinity)")]),
+        ("SELECT array[1.50, NULL], array['2026-01-01'::date], array[array['a']], array[true]", (),
+         [("[1.50, None]", "[2026-01-01]", "[['a']]", "[True]")]),
         ("SELECT '1 month 2 days'::interval, '2026-01-01 12:00'::timestamp, '[2026-01-01,2026-02-01)'::daterange",
          (), [("1 mon 2 days", "2026-01-01 12:00:00", "[2026-01-01, 2026-02-01)")]),
         ("DELETE FROM goods WHERE false", (), None),
