@@ -60,12 +60,20 @@ class SQLite:
         return Result(columns, self.rows(cursor))
 
     def rows(self, cursor: sqlite3.Cursor) -> Generator[Sequence[Value], None, None]:
-        """Yield a cursor's rows."""
+        """Yield a cursor's rows. A text may have bytes that are not UTF-8: they become U+FFFD."""
         try:
-            yield from cursor
+            try:
+                yield from cursor
+            except sqlite3.OperationalError as reason:
+                if not str(reason).startswith(NOT_UTF8):
+                    raise
+                # The cursor still stands at this row. From here on each text costs a call of Python
+                self.connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+                yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as reason:
             raise self.error_for_gateway(reason) from None
         finally:
+            self.connection.text_factory = str
             cursor.close()
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
@@ -97,6 +105,7 @@ class SQLite:
         self.connection.close()
 
 
+NOT_UTF8 = "Could not decode to UTF-8"  # the beginning of the error for such a text
 # Names of errors that the file or another process causes, and not the statement
 UNAVAILABLE = (
     "SQLITE_BUSY",

@@ -92,6 +92,19 @@ def test_a_parameter_is_bound_and_never_pasted(shared: Daemon, value: object) ->
     assert json.loads(shared.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 1
 
 
+def test_a_text_that_is_not_utf8_comes_through(shared: Daemon) -> None:
+    """The rows before and after it do, too. The next statement does not notice."""
+    rows = "VALUES ('ü', 1), (CAST(x'ff41' AS TEXT), 2), ('日本', x'ff'), ('', CAST(x'e4' AS TEXT))"
+    found = json.loads(shared.ask(f"SELECT column1 AS a, column2 AS b FROM ({rows})"))
+    assert [list(row.values()) for row in found] == [
+        ["ü", 1],
+        ["\ufffdA", 2],
+        ["日本", "/w=="],
+        ["", "\ufffd"],
+    ]
+    assert json.loads(shared.ask("SELECT 'ü' AS a")) == [{"a": "ü"}]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
