@@ -349,7 +349,7 @@ def test_no_statement_leaves_a_transaction_open(shared: Daemon, statement: str) 
     with suppress(DatabaseError):
         shared.ask(statement, database="shop")
     shared.ask("INSERT INTO goods (id, name) VALUES (9, 'ewe')", database="shop")
-    assert json.loads(shared.ask("SELECT name FROM goods WHERE id = 9"))
+    assert json.loads(shared.ask("SELECT name FROM goods WHERE id = 9", database="shop", read_only=True))
     shared.ask("DELETE FROM goods WHERE id = 9", database="shop")
 
 
