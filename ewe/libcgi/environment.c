@@ -13,6 +13,9 @@
  * setenv() allocates a list when it adds a variable, and reallocates this list the next time, even if environ has
  * another value by then. If the program itself had called setenv(), the setenv() of a library would free the program's
  * list. Therefore the program's list is a copy, which setenv() does not know.
+ *
+ * Possible failure: another thread of the program calls setenv() during a call. The change ends with the call, as a
+ * change of the library does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
