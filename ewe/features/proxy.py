@@ -87,10 +87,11 @@ class Proxy:
         self.config = config
         self.timeout_s, self.idle_s = config[settings.PROXY_TIMEOUT], config[settings.PROXY_IDLE]
         self.trusted_fields = config[settings.TRUSTED_FIELDS]
-        self.host = "localhost" if addresses[0].startswith("unix:") else addresses[0].removesuffix(":80")
+        names = [ascii_address(address) for address in addresses]
+        self.host = "localhost" if names[0].startswith("unix:") else names[0].removesuffix(":80")
         self.keeps_host = config[settings.PROXY_HOST] == "client"
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
-        self.mapping = Mapping(self.path, self.upstream_path, (self.host, *addresses))
+        self.mapping = Mapping(self.path, self.upstream_path, (self.host, *names))
         cookie = config[shared.FASTCGI_AFFINITY]
         self.affinity = Affinity.of(cookie, self.path or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
@@ -208,6 +209,14 @@ class Proxy:
         if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
             return Response(head.status, fields, whole, reason=head.reason, head=encoded)
         return Response(head.status, fields, exchange, reason=head.reason, head=encoded)
+
+
+def ascii_address(address: str) -> str:
+    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 5890)."""
+    if address.isascii() or address.startswith("unix:"):
+        return address
+    host, _, port = address.rpartition(":")
+    return f"{host.encode('idna').decode()}:{port}"
 
 
 def forwards_left(request: Request) -> int | None:

@@ -21,7 +21,8 @@ from support.memory import MemoryStream
 from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
-from ewe.features.proxy import forwards_left
+from ewe.config.settings import Config
+from ewe.features.proxy import Proxy, forwards_left
 from ewe.gateway.connections import Connections
 from ewe.gateway.tunnel import Tunnel
 from ewe.gateway.upstream import Upstream, UpstreamAddress
@@ -588,6 +589,16 @@ def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
         assert len(upstream.asked) == 3
     finally:
         upstream.close()
+
+
+def test_a_host_beyond_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The field Host has the name that the DNS was asked for."""
+    found = socket.getaddrinfo("127.0.0.1", 81, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    proxy = Proxy("/", ["http://日本.example:81"], Config(proxy_host="server"), "proxy")
+    head = proxy.head(Request("GET", "/", (1, 1)), MemoryStream([]), frozenset())
+    assert b"\r\nHost: xn--wgv71a.example:81\r\n" in head
+    assert proxy.mapping.map_field("location", "http://xn--wgv71a.example:81/x", "a.org") == "/x"
 
 
 def test_paths_beyond_ascii(start: Start, upstream: HTTPUpstream) -> None:
