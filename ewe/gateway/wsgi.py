@@ -382,7 +382,8 @@ class Invocation:
         if type(iterable) is list or type(iterable) is tuple:
             for block in iterable:
                 self.check(block)
-            return [*self.written_pieces(), *iterable]
+            # `begun`: write() was called. Few applications do, and a call of a method would cost the others.
+            return [*self.written_pieces(), *iterable] if self.begun else [*iterable]
         if type(iterable) is FileWrapper and (region := iterable.region()) is not None:
             return [*self.written_pieces(), region]
         self.blocks = iter(iterable)
