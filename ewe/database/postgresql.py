@@ -20,20 +20,27 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 
 import psycopg
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.types.json import set_json_loads
+from psycopg.types.string import TextLoader
 
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT_TIMEOUT_S = 10
 MAX_OPERATOR_CHARS = 500  # of operators in a row
+# Types with values that Python's classes lack: infinity, years before 1 and after 9999, the time 24:00. Ranges and
+# arrays of them use the same loaders.
+TYPES_OF_TIME = ("date", "time", "timetz", "timestamp", "timestamptz")
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
-# Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes
+# Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes. The
+# end of a word begins no string with a prefix: LIKE'...' has no escapes, and a$b$ is a name
 TOKENS = re.compile(
     r"""
-      (?P<not_a_parameter> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | \$(?P<tag>[A-Za-z_]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+      (?P<not_a_parameter> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+              | (?<![\w$])\$(?P<tag>[^\W\d]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
               | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<second_question_mark>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,
@@ -57,9 +64,17 @@ class PostgreSQL:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
         set_json_loads(json_value, self.connection)  # instead of Python's objects, which no message carries
+        adapters = self.connection.adapters
+        for name, loader in LOADERS_OF_TIME.items():
+            adapters.register_loader(name, loader)
+        # Python's class for it has no months, and takes 30 days for one
+        adapters.register_loader("interval", TextLoader)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
+        if "\0" in statement:
+            # libpq would send the statement up to the NUL: a DELETE without its condition
+            raise DatabaseError("STATEMENT", "the statement contains a NUL character")
         if OPERATORS.search(statement):
             fault = f"more than {MAX_OPERATOR_CHARS} operator characters in a row"
             raise DatabaseError("STATEMENT", f"{fault}: pass such a text as a parameter")
@@ -77,7 +92,7 @@ class PostgreSQL:
         """Run a statement and yield its rows; convert each value to a type that a message can carry."""
         try:
             for row in cursor.stream(query.encode(), values):
-                yield tuple(value if isinstance(value, Value) else str(value) for value in row)
+                yield tuple(value if isinstance(value, Value) else as_text(value) for value in row)
         except psycopg.ProgrammingError as reason:
             # stream() raises this after it has run a statement without rows; then the server gives no SQLSTATE
             if reason.sqlstate is not None or cursor.description is not None or self.has_failed_on_server():
@@ -135,6 +150,43 @@ def json_value(encoded: str | bytes) -> object:
     """Return a value of the types json and jsonb; an object or a list as the text that the server sends."""
     text = encoded.decode() if isinstance(encoded, bytes) else encoded
     return text if text.lstrip().startswith(("{", "[")) else json.loads(text)
+
+
+def as_text(value: object) -> str:
+    """Return the text of a value that no message carries. str() of an array would show its items as Python writes
+    them: [Decimal('1.50')].
+    """
+    if not isinstance(value, list | tuple):
+        return str(value)
+    items = ", ".join([repr(item) if isinstance(item, str | bytes) else as_text(item) for item in value])
+    return f"[{items}]" if isinstance(value, list) else f"({items})"
+
+
+def or_text(loader: type[Loader]) -> type[Loader]:
+    """Return a loader that gives the server's text for a value that `loader` refuses."""
+
+    class LoaderOrText(Loader):
+        def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+            super().__init__(oid, context)
+            self.loader = loader(oid, context)
+
+        def load(self, data: Buffer) -> object:
+            try:
+                return self.loader.load(data)
+            except psycopg.DataError:
+                return bytes(data).decode()
+
+    return LoaderOrText
+
+
+def loader_of(name: str) -> type[Loader]:
+    """Return psycopg's loader for the text of a type."""
+    found = psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, psycopg.pq.Format.TEXT)
+    assert found is not None
+    return found  # type: ignore[return-value]
+
+
+LOADERS_OF_TIME = {name: or_text(loader_of(name)) for name in TYPES_OF_TIME}
 
 
 def with_first_row(

@@ -27,14 +27,16 @@ class SQLite:
 
     def __init__(self, database: Database) -> None:
         """Open the file, which must exist. Raises DatabaseError("UNAVAILABLE")."""
+        self.may_write = database.write
         mode = "rw" if database.write else "ro"
         try:
             self.connection = sqlite3.connect(
                 f"file:{quote(os.fsencode(database.source))}?mode={mode}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
-                # None: no transaction. A statement that only reads needs none
-                isolation_level="DEFERRED" if database.write else None,
+                # None: execute() begins the transactions. The module itself does so only for some statements that
+                # write: not for "WITH ... INSERT", whose change would stay even if it ends with an error
+                isolation_level=None,
                 check_same_thread=False,
             )
             # connect() reads nothing: this shows whether the file is a database
@@ -48,6 +50,9 @@ class SQLite:
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
         try:
+            # A statement that only reads needs no transaction
+            if self.may_write:
+                self.connection.execute("BEGIN")
             cursor = self.connection.execute(statement, parameters)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as reason:
             raise self.error_for_gateway(reason) from None
@@ -55,12 +60,20 @@ class SQLite:
         return Result(columns, self.rows(cursor))
 
     def rows(self, cursor: sqlite3.Cursor) -> Generator[Sequence[Value], None, None]:
-        """Yield a cursor's rows."""
+        """Yield a cursor's rows. A text may have bytes that are not UTF-8: they become U+FFFD."""
         try:
-            yield from cursor
+            try:
+                yield from cursor
+            except sqlite3.OperationalError as reason:
+                if not str(reason).startswith(NOT_UTF8):
+                    raise
+                # The cursor still stands at this row. From here on each text costs a call of Python
+                self.connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+                yield from cursor
         except (sqlite3.Error, UnicodeDecodeError) as reason:
             raise self.error_for_gateway(reason) from None
         finally:
+            self.connection.text_factory = str
             cursor.close()
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
@@ -92,6 +105,7 @@ class SQLite:
         self.connection.close()
 
 
+NOT_UTF8 = "Could not decode to UTF-8"  # the beginning of the error for such a text
 # Names of errors that the file or another process causes, and not the statement
 UNAVAILABLE = (
     "SQLITE_BUSY",

@@ -122,12 +122,19 @@ class ASGI:
 
     def response(self, call: ApplicationCall, head: ApplicationHead) -> Response:
         """Return the response that begins with this head. Raises HTTPError."""
+        if head.status == 205:  # a 205 has no content, and Content-Length: 0 says so: RFC 9110 section 15.3.6
+            call.end_without_body()
+            return Response(head.status, head.fields)
         if not head.more:
             call.channel.close()
             if head.path is not None:
                 return file_response(head, self.application.text)
             if head.length is None or head.length == len(head.piece):
-                return Response(head.status, head.fields, head.piece)
+                whole = Response(head.status, head.fields, head.piece)
+                # An empty body for HEAD does not show the length of GET's body
+                if not head.piece and head.length is None and call.request.method == "HEAD":
+                    whole.length = None
+                return whole
         return Response(head.status, head.fields, ApplicationBody(self, call, head))
 
     def scope(self, request: Request, io: Stream) -> dict[str, Any]:
@@ -244,7 +251,6 @@ class ApplicationBody(Source):
         if not self.more:
             call.channel.close()
         elif call.request.method == "HEAD" or self.status in BODILESS_STATUSES:
-            call.channel.call(call.send_no_body)
-            call.channel.close()
+            call.end_without_body()
         else:
             call.give_up()

@@ -32,6 +32,7 @@ from ewe.http.messages import NO_BODY, BodyReader, Request, RequestCache, Respon
 from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode_setting
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -67,7 +68,8 @@ class Proxy:
         if len(paths) > 1:
             raise ValueError(f"{' and '.join(urls)} have different paths ({setting})")
         addresses = [address for address, _ in origins]
-        self.upstream_path = paths.pop()
+        upstream_path = paths.pop()
+        self.upstream_path = None if upstream_path is None else percent_encode_setting(upstream_path)
         try:
             # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
@@ -85,10 +87,11 @@ class Proxy:
         self.config = config
         self.timeout_s, self.idle_s = config[settings.PROXY_TIMEOUT], config[settings.PROXY_IDLE]
         self.trusted_fields = config[settings.TRUSTED_FIELDS]
-        self.host = "localhost" if addresses[0].startswith("unix:") else addresses[0].removesuffix(":80")
+        names = [ascii_address(address) for address in addresses]
+        self.host = "localhost" if names[0].startswith("unix:") else names[0].removesuffix(":80")
         self.keeps_host = config[settings.PROXY_HOST] == "client"
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
-        self.mapping = Mapping(self.path, self.upstream_path, (self.host, *addresses))
+        self.mapping = Mapping(self.path, self.upstream_path, (self.host, *names))
         cookie = config[shared.FASTCGI_AFFINITY]
         self.affinity = Affinity.of(cookie, self.path or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
@@ -206,6 +209,14 @@ class Proxy:
         if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
             return Response(head.status, fields, whole, reason=head.reason, head=encoded)
         return Response(head.status, fields, exchange, reason=head.reason, head=encoded)
+
+
+def ascii_address(address: str) -> str:
+    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 5890)."""
+    if address.isascii() or address.startswith("unix:"):
+        return address
+    host, _, port = address.rpartition(":")
+    return f"{host.encode('idna').decode()}:{port}"
 
 
 def forwards_left(request: Request) -> int | None:

@@ -189,7 +189,7 @@ class ApplicationCall:
                 await application.start()
                 self.scope["state"] = dict(application.state)
             await application.program(self.scope, self.receive, self.send)
-            if not self.is_complete and not self.client_left:
+            if not (self.is_complete or self.client_left or self.bodiless):
                 raise RuntimeError("the application returned without a complete response")
         except BaseException as reason:
             self.fail(reason)
@@ -220,7 +220,7 @@ class ApplicationCall:
             if self.incoming is not None:
                 message, self.incoming = self.incoming, None
                 return message
-            if self.client_left or self.is_complete:
+            if self.client_left or self.is_complete or self.bodiless:
                 return dict(DISCONNECT)
             if not self.read_to_end and not self.ask_is_posted:
                 self.ask_is_posted = True
@@ -321,8 +321,9 @@ class ApplicationCall:
             wake(self.send_event)
 
     def send_no_body(self) -> None:
-        """Note that the client gets the head alone."""
+        """Note that the client gets the head alone: the exchange is over."""
         self.bodiless = True
+        wake(self.receive_event)
         wake(self.send_event)
 
     def leave(self, cancel: bool = False) -> None:
@@ -350,6 +351,11 @@ class ApplicationCall:
             piece = await body.receive()
             channel.call(self.deliver, piece, not body.finished)
         return item
+
+    def end_without_body(self) -> None:
+        """Tell the application that the client gets the head alone."""
+        self.channel.call(self.send_no_body)
+        self.channel.close()
 
     def give_up(self, cancel: bool = False) -> None:
         """Tell the application that the client has left; cancel: end it, too."""

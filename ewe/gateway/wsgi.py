@@ -379,24 +379,27 @@ class Invocation:
     def whole_body(self) -> list[bytes | Region] | None:
         """Return the parts of the body if all are available; else None, and `blocks` yields the body."""
         iterable = self.iterable
-        pieces: list[bytes | Region] = []
-        if self.file >= 0:  # the application has called write() with so much that a file has it
-            pieces.append(Region(self.file, 0, self.file_size))
-        elif self.written:
-            pieces.append(bytes(self.written))
         if type(iterable) is list or type(iterable) is tuple:
             for block in iterable:
                 self.check(block)
-            return [*pieces, *iterable]
+            # `begun`: write() was called. Few applications do, and a call of a method would cost the others.
+            return [*self.written_pieces(), *iterable] if self.begun else [*iterable]
         if type(iterable) is FileWrapper and (region := iterable.region()) is not None:
-            return [*pieces, region]
+            return [*self.written_pieces(), region]
         self.blocks = iter(iterable)
+        # A generator runs only now. It may call write() before its first block, although PEP 3333 forbids that.
         block = self.next_block()
         if not block or length_of(iterable) == 1:  # no other block follows
-            return [*pieces, block]
+            return [*self.written_pieces(), block]
         before = file_blocks(self.file, self.file_size) if self.file >= 0 else (bytes(self.written),)
         self.blocks = itertools.chain(before, (block,), self.blocks)
         return None
+
+    def written_pieces(self) -> list[bytes | Region]:
+        """Return the bytes of write(): the file that has them if they were too many for memory."""
+        if self.file >= 0:
+            return [Region(self.file, 0, self.file_size)]
+        return [bytes(self.written)] if self.written else []
 
     def set_length(
         self, pieces: list[bytes | Region], head: ProgramHead

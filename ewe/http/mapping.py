@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from ewe.http.target import percent_encode_setting
+
 ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
 ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -17,12 +19,12 @@ ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DO
 class Mapping:
     """The paths of one proxy.
 
-    prefix: the beginning of the client's path, without a slash at its end. replacement: the beginning of the
-    upstream's path; None if the path is not changed. authorities: the host[:port] of each upstream.
+    prefix: the beginning of the client's path, without a slash at its end, decoded. replacement: the beginning of
+    the upstream's path, encoded; None if the path is not changed. authorities: the host[:port] of each upstream.
     """
 
     def __init__(self, prefix: str, replacement: str | None, authorities: tuple[str, ...]) -> None:
-        self.prefix = prefix
+        self.prefix = percent_encode_setting(prefix)
         self.replacement = None if replacement is None else replacement.rstrip("/")
         self.authorities = frozenset("//" + each.lower() for each in authorities)
 

@@ -50,7 +50,7 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
         raw = match[2] if match is not None else "/"
         raw = raw if raw.startswith("/") else "/" + raw
     path = raw.partition("?")[0]
-    if "//" in path or "/." in path or (percent_decode(path) if "%" in path else path) != request.path:
+    if (percent_decode(path) if "%" in path else path) != request.path:
         path = percent_encode(request.path)
     if replacement is not None:
         begin = prefix if path.startswith(prefix) else percent_encode(prefix)

@@ -92,13 +92,15 @@ def cached_response_head(head: bytes) -> ResponseHead:
     dropped = NOT_PASSED_ON | options
     passed = tuple((name, value) for name, value in fields if name.lower() not in dropped)
     reason = first[3] if first[3] else REASONS.get(status, "Unknown")
+    # A 204 has no body. A server that frames one may send it, and the next client's response would begin with it.
+    frames_no_body = status == 204 and (chunked or bool(length))
     return ResponseHead(
         status=status,
         reason=reason,
         fields=passed,
         length=length,
         chunked=chunked,
-        reusable="close" not in options and (not http_1_0 or "keep-alive" in options),
+        reusable="close" not in options and (not http_1_0 or "keep-alive" in options) and not frames_no_body,
         upgrade=", ".join(values.get("upgrade", ())),
         http_1_0=http_1_0,
         mapped=not MAPPED.isdisjoint(values),

@@ -47,7 +47,7 @@ struct libcgi_call {
 
     /* The environment: two blocks of "NAME=VALUE", each string with its NUL, and an empty string at the end of a
        block, in the layout of execve(). NULL: no block. If both blocks have a name, the first one's value counts. The
-       blocks must stay until the call has ended. */
+       blocks must stay until the call has ended. A library may write into them: getenv() returns an address in them. */
     const char *variables[2];
     /* For processfunc(). Its owner has put a NUL after the body: see libcgi_map_input(). NULL: no body. */
     char *input;

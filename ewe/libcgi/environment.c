@@ -1,9 +1,21 @@
 /* The process's environment, for libraries that read it without ewe_libcgi.h.
  *
  * There is one `environ` in a process, so the calls of such libraries take turns: in the order of their arrival, each
- * for at most its limit. The variables of the request stand first, those of the process after them: other threads that
- * ask for TZ or PATH meanwhile find the same strings as before. A variable of the process is left out if a library
- * could mistake it for one of the request.
+ * for at most its limit. A variable of the process is left out if a library could mistake it for one of the request.
+ *
+ * Other threads may read the environment at any time: localtime() asks for TZ. getenv() takes no lock, so a thread may
+ * still read the list of a call when that call has ended. Therefore
+ *
+ *     the memory of a list and its strings is never freed. The next call uses it again.
+ *     the variables of the process stand first, each at the same place in every call. A variable of the request with
+ *     the same name takes that place. A thread that asks for TZ thus finds the same string as before.
+ *
+ * setenv() allocates a list when it adds a variable, and reallocates this list the next time, even if environ has
+ * another value by then. If the program itself had called setenv(), the setenv() of a library would free the program's
+ * list. Therefore the program's list is a copy, which setenv() does not know.
+ *
+ * Possible failure: another thread of the program calls setenv() during a call. The change ends with the call, as a
+ * change of the library does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +36,19 @@ struct waiter {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct waiter *first, **last = &first;
 static int turn_is_taken;
-static char **process_environ, **call_environ; /* while a call has the turn; else NULL */
+static int has_call_environ; /* environ is the list of a call */
+
+/* Memory for variables. The last element is always NULL: a thread that reads while another writes comes to an end.
+ * Memory that has become too small is not freed, either. Each time it becomes at least twice as long, so that all of it
+ * together is less than twice the longest. */
+struct list {
+    char **variables;
+    size_t length; /* without the last NULL */
+};
+
+static struct list of_process, of_call;
+static char *strings; /* of the call, in memory of the same kind */
+static size_t strings_size; /* without the last NUL */
 
 static const char *const REQUESTS_OWN[] = {
     "HTTP_", "HTTPS=", "CONTENT_", "QUERY_STRING=", "REMOTE_", "REQUEST_", "SCRIPT_", "SERVER_", "PATH_INFO=",
@@ -39,26 +63,89 @@ static int belongs_to_request(const char *variable)
     return 0;
 }
 
-/* Return the environment of a call, in the layout of environ; the strings are not copied. NULL without memory. */
-static char **merge_environ(const libcgi_call *call, char **process)
+/* Let a list have room for `length` variables. Returns 0, or -1 without memory. */
+static int reserve(struct list *list, size_t length)
 {
-    size_t count = 1;
+    if (length > list->length) {
+        size_t longer = length > 2 * list->length ? length : 2 * list->length;
+        char **memory = calloc(longer + 1, sizeof *memory);
+        if (memory == NULL)
+            return -1;
+        *list = (struct list){memory, longer};
+    }
+    return 0;
+}
+
+/* Let `strings` have room for `size` bytes. Returns 0, or -1 without memory. */
+static int reserve_strings(size_t size)
+{
+    if (size > strings_size) {
+        size_t larger = size > 2 * strings_size ? size : 2 * strings_size;
+        char *memory = calloc(larger + 1, 1);
+        if (memory == NULL)
+            return -1;
+        strings = memory;
+        strings_size = larger;
+    }
+    return 0;
+}
+
+/* Make environ a copy of the process's environment, unless it is this copy. Returns 0, or -1 without memory. */
+static int copy_environ(void)
+{
+    size_t length = 0;
+    if (environ == of_process.variables && environ != NULL)
+        return 0;
+    while (environ != NULL && environ[length] != NULL)
+        length++;
+    if (reserve(&of_process, length > 0 ? length : 1) != 0)
+        return -1;
+    for (size_t i = 0; i < length; i++)
+        of_process.variables[i] = environ[i];
+    of_process.variables[length] = NULL;
+    environ = of_process.variables;
+    return 0;
+}
+
+/* Return the place of the variable with the name of `variable` among the first `count` of the call; NULL: none. */
+static char **place_of(const char *variable, size_t count)
+{
+    const char *end = strchr(variable, '=');
+    size_t length = end != NULL ? (size_t)(end - variable) + 1 : strlen(variable) + 1;
+    for (char **each = of_call.variables; each < of_call.variables + count; each++)
+        if (**each == *variable && strncmp(*each, variable, length) == 0)
+            return each;
+    return NULL;
+}
+
+/* Make the environment of a call in `of_call`. Returns 0, or -1 without memory. */
+static int merge_environ(const libcgi_call *call)
+{
+    size_t length = 1, size = 0, count = 0;
     for (int i = 0; i < 2; i++)
-        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
-            count++;
-    for (char **each = process; each != NULL && *each != NULL; each++)
-        count++;
-    char **list = malloc(count * sizeof *list), **end = list;
-    if (list == NULL)
-        return NULL;
-    for (int i = 0; i < 2; i++)
-        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
-            *end++ = (char *)each;
-    for (char **each = process; each != NULL && *each != NULL; each++)
+        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
+            length++;
+            size += strlen(each) + 1;
+        }
+    for (char **each = of_process.variables; *each != NULL; each++)
+        length++;
+    if (reserve(&of_call, length) != 0 || reserve_strings(size) != 0)
+        return -1;
+    for (char **each = of_process.variables; *each != NULL; each++)
         if (!belongs_to_request(*each))
-            *end++ = *each;
+            of_call.variables[count++] = *each;
+    char **end = of_call.variables + count, *to = strings;
+    for (int i = 0; i < 2; i++)
+        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
+            char **place = place_of(each, count);
+            /* The value of the first block counts: do not replace it by that of the second. */
+            if (place != NULL && *place >= strings && *place < to)
+                continue;
+            *(place != NULL ? place : end++) = strcpy(to, each);
+            to += strlen(each) + 1;
+        }
     *end = NULL;
-    return list;
+    return 0;
 }
 
 /* Wait at the end of the queue, with `lock` held. Returns 0, or -1 after limit_ms. */
@@ -116,13 +203,12 @@ int environment_enter(const libcgi_call *call, int limit_ms)
     int outcome = turn_is_taken ? wait_for_turn(limit_ms) : 0;
     if (outcome == 0) {
         turn_is_taken = 1;
-        call_environ = merge_environ(call, environ);
-        if (call_environ == NULL) {
+        if (copy_environ() != 0 || merge_environ(call) != 0) {
             pass_turn();
             outcome = -1;
         } else {
-            process_environ = environ;
-            environ = call_environ;
+            has_call_environ = 1;
+            environ = of_call.variables;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -133,10 +219,9 @@ int environment_enter(const libcgi_call *call, int limit_ms)
 void environment_leave(void)
 {
     pthread_mutex_lock(&lock);
-    environ = process_environ;
-    /* If the library has called setenv(), libc has put another list into environ. Its memory is lost. */
-    free(call_environ);
-    call_environ = process_environ = NULL;
+    /* If the library has called setenv(), libc has put another list into environ. */
+    environ = of_process.variables;
+    has_call_environ = 0;
     pass_turn();
     pthread_mutex_unlock(&lock);
 }
@@ -145,9 +230,9 @@ void environment_leave(void)
 void environment_forked(void)
 {
     pthread_mutex_init(&lock, NULL);
-    if (process_environ != NULL)
-        environ = process_environ; /* the thread that should restore it does not exist in this process */
-    process_environ = NULL;
+    if (has_call_environ)
+        environ = of_process.variables; /* the thread that should restore it does not exist in this process */
+    has_call_environ = 0;
     turn_is_taken = 0;
     first = NULL;
     last = &first;

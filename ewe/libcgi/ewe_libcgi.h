@@ -73,7 +73,7 @@ int lprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *get_remote_host(void);
 
 /* Return a variable of this thread's request (RFC 3875 section 4.1), NULL if it has no such variable. The string
-   is valid until processfunc() returns, and must not be changed. */
+   is valid until processfunc() returns. The library may change its bytes, as strtok() does. */
 char *ewe_libcgi_getenv(const char *name);
 
 /* Answer one request. input: its body; NULL without one. A NUL follows the body, so a body of text is a string. If the

@@ -58,7 +58,8 @@ long lwrite(const void *data, size_t length)
         if (flush(call) != 0)
             return -1;
     }
-    memcpy(call->output + call->used, next, left);
+    if (left > 0) /* without a body, `data` may be NULL, which memcpy() does not allow */
+        memcpy(call->output + call->used, next, left);
     call->used += left;
     return (long)length;
 }

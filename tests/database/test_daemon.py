@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_parameter_is_bound_and_never_pasted(shared: Daemon, value: object) ->
     expected = "AP8=" if value == b"\0\xff" else value
     assert shown["it"] == expected
     assert json.loads(shared.ask("SELECT COUNT(*) AS n FROM goods"))[0]["n"] == 1
+
+
+def test_a_text_that_is_not_utf8_comes_through(shared: Daemon) -> None:
+    """The rows before and after it do, too. The next statement does not notice."""
+    rows = "VALUES ('ü', 1), (CAST(x'ff41' AS TEXT), 2), ('日本', x'ff'), ('', CAST(x'e4' AS TEXT))"
+    found = json.loads(shared.ask(f"SELECT column1 AS a, column2 AS b FROM ({rows})"))
+    assert [list(row.values()) for row in found] == [
+        ["ü", 1],
+        ["\ufffdA", 2],
+        ["日本", "/w=="],
+        ["", "\ufffd"],
+    ]
+    assert json.loads(shared.ask("SELECT 'ü' AS a")) == [{"a": "ü"}]
 
 
 @pytest.mark.parametrize(
@@ -314,12 +328,29 @@ def test_rows_end_where_the_gateway_asks_and_fail_where_the_daemon_says(daemon: 
         daemon.ask(COUNT, [1001])
     assert (refused.value.kind, refused.value.status) == ("TOO MANY ROWS", 500)
     assert daemon.ask(COUNT, [1000], layout="CSV").count("\r\n") == 1001
-    # What the statement has changed by then is forgotten
+
+
+@pytest.mark.parametrize(
+    "beginning", ["", "; ", "-- a comment\n", "/* a comment */ ", "WITH more(name) AS (VALUES ('wool')) "]
+)
+def test_a_statement_that_ends_with_an_error_has_changed_nothing(daemon: Daemon, beginning: str) -> None:
+    """The error comes after a part of the result, when the whole change is made."""
+    daemon.general.append("rows = 1000")
+    daemon.start()
+    rows = COUNT.replace("SELECT n, ", "SELECT ")
     with pytest.raises(DatabaseError, match="more than 1000 rows"):
-        daemon.ask(
-            f"INSERT INTO goods (name) {COUNT.replace('SELECT n, ', 'SELECT ')} RETURNING id", [1001], "shop"
-        )
+        daemon.ask(f"{beginning}INSERT INTO goods (name) {rows} RETURNING id", [1001], "shop")
     assert json.loads(daemon.ask("SELECT COUNT(*) AS n FROM goods", database="shop"))[0]["n"] == 1
+
+
+@pytest.mark.parametrize("statement", ["BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT one"])
+def test_no_statement_leaves_a_transaction_open(shared: Daemon, statement: str) -> None:
+    """The next request on the same connection is whole, and other connections see its change."""
+    with suppress(DatabaseError):
+        shared.ask(statement, database="shop")
+    shared.ask("INSERT INTO goods (id, name) VALUES (9, 'ewe')", database="shop")
+    assert json.loads(shared.ask("SELECT name FROM goods WHERE id = 9", database="shop", read_only=True))
+    shared.ask("DELETE FROM goods WHERE id = 9", database="shop")
 
 
 def test_a_slow_statement_is_cancelled_and_the_next_is_not(daemon: Daemon) -> None:

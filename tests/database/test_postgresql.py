@@ -150,6 +150,12 @@ def run(
         ("SELECT '{\"x\": null}'::jsonb, ' [true]'::json, '7'::jsonb, 'null'::json", (),
          [('{"x": null}', " [true]", 7, None)]),
         ("SELECT ?::text IS NULL, ?::float8, ?::bytea", [None, 1.5, b"\0\xff"], [(True, 1.5, b"\0\xff")]),
+        ("SELECT 'infinity'::date, '0044-03-15 BC'::timestamp, '24:00'::time, '[2026-01-01,infinity)'::daterange",
+         (), [("infinity", "0044-03-15 00:00:00 BC", "24:00:00", "[2026-01-01, infinity)")]),
+        ("SELECT array[1.50, NULL], array['2026-01-01'::date], array[array['a']], array[true]", (),
+         [("[1.50, None]", "[2026-01-01]", "[['a']]", "[True]")]),
+        ("SELECT '1 month 2 days'::interval, '2026-01-01 12:00'::timestamp, '[2026-01-01,2026-02-01)'::daterange",
+         (), [("1 mon 2 days", "2026-01-01 12:00:00", "[2026-01-01, 2026-02-01)")]),
         ("DELETE FROM goods WHERE false", (), None),
     ],
 )  # fmt: skip
@@ -227,6 +233,19 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
     long = "/* " * 300_000  # a user's page may have it: once through the text, not once for each "/*"
     assert postgresql.psycopg_style(long, {"a": 1})[0] == long
     assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (r"a LIKE'b\' AND c = ? AND d = '?'", r"a LIKE'b\' AND c = %s AND d = '?'"),
+        (r"a = E'b\'?' AND c = ?", r"a = E'b\'?' AND c = %s"),
+        ("a$b$ = ? AND c = $b$?$b$", "a$b$ = %s AND c = $b$?$b$"),
+        ("a = $ü$?$ü$ AND b = ?", "a = $ü$?$ü$ AND b = %s"),
+    ],
+)
+def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
+    assert postgresql.psycopg_style(statement, [1])[0] == expected
 
 
 def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
@@ -427,11 +446,16 @@ def test_text_in_every_script(connections: tuple[DatabaseConnection, DatabaseCon
 def test_nul_is_refused_and_the_connection_stays(
     connections: tuple[DatabaseConnection, DatabaseConnection],
 ) -> None:
-    """A text of PostgreSQL cannot hold NUL."""
-    for statement, parameters in (("SELECT ?::text", ["a\0b"]), ("SELECT 'a\0b'", [])):
-        with pytest.raises(DatabaseError) as refused:
-            run(connections[1], statement, parameters)
-        assert refused.value.kind == "STATEMENT", statement
+    """A text of PostgreSQL cannot hold NUL. The part of a statement before it does not run."""
+    for statement, parameters in (
+        ("SELECT ?::text", ["a\0b"]),
+        ("SELECT 'a\0b'", []),
+        ("DELETE FROM goods\0 WHERE id = 1", []),
+    ):
+        for connection in connections:
+            with pytest.raises(DatabaseError) as refused:
+                run(connection, statement, parameters)
+            assert refused.value.kind == "STATEMENT", statement
     assert run(connections[1], "SELECT COUNT(*) FROM goods") == [(2,)]
 
 

@@ -193,6 +193,23 @@ def test_a_client_that_leaves_is_reported(
     assert "Traceback" not in server.log()
 
 
+def test_an_exchange_without_a_body_is_over_with_its_head(
+    bare: Callable[..., Server], notes: Callable[[], list[str]], model_or_loop: str
+) -> None:
+    """The connection stays open, and no application waits for its end."""
+    server = bare(model_or_loop)
+    with web.Client(base_url=server.url, timeout=30) as client:
+        assert client.head("bare/listen?200").status_code == 200
+        assert client.get("bare/listen?204").status_code == 204
+        assert client.get("bare/listen?205").headers["content-length"] == "0"
+        wait_until(lambda: notes().count("over") == 3, 20, lambda: f"{notes()}")
+        assert (
+            "content-length" not in client.head("bare/bodiless").headers
+        )  # the length is that of GET's body
+        assert client.get("bare/bodiless").content == b"body"
+    assert "Traceback" not in server.log()
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_large_bodies_need_little_memory(bare: Callable[..., Server], model: str) -> None:
     size = 96  # MB: more than the memory may grow by

@@ -125,6 +125,31 @@ def test_a_refusal_that_comes_before_the_statement_is_read() -> None:
         upstream.close()
 
 
+@pytest.mark.parametrize("surplus", [b"", b"\0", encode_response(ServerResponse(b"other", more=False))])
+def test_a_connection_with_bytes_behind_the_answer_is_not_kept(surplus: bytes) -> None:
+    """The next client must not get them."""
+    kept: list[bool] = []
+
+    class Peer:
+        def send(self, data: bytes) -> int:
+            return len(data)
+
+        async def receive(self, seconds: float) -> bytes:
+            return encode_response(ServerResponse(b"own", more=False)) + surplus
+
+    class ToPeer:
+        async def open(self, io: object, must_be_new: bool) -> Peer:
+            return Peer()
+
+        def release(self, upstream: Peer, reusable: bool = False) -> None:
+            kept.append(reusable)
+
+    result = ResultSource(ToPeer(), None, b"a statement", 1.0, writes=False)  # type: ignore[arg-type]
+    run(result.begin())
+    assert run(result.receive()) == b"own" and run(result.receive()) == b""
+    assert kept == [not surplus]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.libcgi_libraries import compile_libraries
+from support.libcgi_libraries import HEADER, SOURCES, compile_libraries
 from support.server import ROOT, run_command
 
 from ewe.features.libcgi.libraries import Libraries
@@ -59,6 +59,37 @@ def test_no_call_sees_the_environment_of_another(
     assert dict(os.environ) == before
     printed = subprocess.run(["env"], capture_output=True, text=True, env=None, check=True).stdout
     assert "HOME_OF_TEST=here" in printed and "QUERY_STRING=" not in printed
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize(
+    ("program", "printed"), [("environment_reader", "0\n"), ("environment_setenv", "Europe/Berlin -\n" * 3)]
+)
+def test_the_environment_of_the_process_stays(tmp_path: Path, program: str, printed: str) -> None:
+    """Other threads find the process's variables at any time: getenv() takes no lock, and may still read the list
+    of a call that has ended. A library's setenv() frees no list of the process.
+
+    malloc() of these programs overwrites memory that is freed, so that a read of it does not go unnoticed.
+    """
+    sources = (SOURCES / f"{program}.c", build.DIRECTORY / "environment.c")
+    build.compile_c(tmp_path / program, sources, (HEADER,))
+    environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
+    ended = subprocess.run(
+        [tmp_path / program, str(CALLS)], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, printed)
+
+
+@pytest.mark.parametrize("library", ["writes.so", "plain-writes.so"])
+def test_a_library_may_write_into_its_variables(libraries: Libraries, tmp_path: Path, library: str) -> None:
+    """strtok() does. Requests with equal heads share their variables, and each call finds them unchanged."""
+    options = () if library == "writes.so" else ("-DPLAIN",)
+    build.compile_c(tmp_path / library, (SOURCES / "writes.c",), ("-shared", HEADER, *options))
+    request, connection = b"QUERY_STRING=a=1&b=2&c=3\0\0", b"REMOTE_ADDR=192.0.2.1&b\0\0"
+    for _ in range(3):
+        output = libraries.call(str(tmp_path / library), request, connection, None)
+        assert output == b"Content-Type: text/plain\n\n3 2"
+    assert (request.count(b"\0"), connection.count(b"\0")) == (2, 2)
 
 
 OWN_FAULT = """

@@ -21,7 +21,8 @@ from support.memory import MemoryStream
 from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
-from ewe.features.proxy import forwards_left
+from ewe.config.settings import Config
+from ewe.features.proxy import Proxy, forwards_left
 from ewe.gateway.connections import Connections
 from ewe.gateway.tunnel import Tunnel
 from ewe.gateway.upstream import Upstream, UpstreamAddress
@@ -265,6 +266,30 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
     assert "Traceback" not in log
     upstream.close()
     wait_until(lambda: ask("/").startswith(b"HTTP/1.1 503 "), 10)
+
+
+def test_a_body_that_no_response_has_is_not_the_answer_to_another_client(
+    start: Start, way_to_wait: str, upstream: HTTPUpstream
+) -> None:
+    """A 204 has no body, but this server sends one, once the next client has asked."""
+    other_has_asked = threading.Event()
+
+    def framed(sock: socket.socket, asked: Asked) -> bool:
+        sock.sendall(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n")
+        other_has_asked.wait(0.5)
+        with suppress(OSError):
+            sock.sendall(OK + b"Content-Length: 6\r\n\r\nforged")
+        return True
+
+    def other(sock: socket.socket, asked: Asked) -> bool:
+        other_has_asked.set()
+        sock.sendall(OK + b"Content-Length: 3\r\n\r\nown")
+        return True
+
+    upstream.answers = {"/framed": framed, "/other": other}
+    server = start(way_to_wait, "--proxy", f"/=http://127.0.0.1:{upstream.port}")
+    assert server.ask(request("/framed", "Connection: close")).startswith(b"HTTP/1.1 204 ")
+    assert server.ask(request("/other", "Connection: close")).endswith(b"\r\n\r\nown")
 
 
 def test_kept_connections_and_what_is_sent_again(
@@ -564,6 +589,26 @@ def test_paths_hosts_and_locations(start: Start, tmp_path: Path) -> None:
         assert len(upstream.asked) == 3
     finally:
         upstream.close()
+
+
+def test_a_host_beyond_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The field Host has the name that the DNS was asked for."""
+    found = socket.getaddrinfo("127.0.0.1", 81, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    proxy = Proxy("/", ["http://日本.example:81"], Config(proxy_host="server"), "proxy")
+    head = proxy.head(Request("GET", "/", (1, 1)), MemoryStream([]), frozenset())
+    assert b"\r\nHost: xn--wgv71a.example:81\r\n" in head
+    assert proxy.mapping.map_field("location", "http://xn--wgv71a.example:81/x", "a.org") == "/x"
+
+
+def test_paths_beyond_ascii(start: Start, upstream: HTTPUpstream) -> None:
+    """The next server and the client get them in the form of a URL."""
+    upstream.answers = {
+        "/%C3%BC/moved": b"HTTP/1.1 302 Found\r\nLocation: /%C3%BC/x\r\nContent-Length: 0\r\n\r\n"
+    }
+    server = start("asyncio", "--proxy", f"/日本=http://127.0.0.1:{upstream.port}/ü")
+    answer = server.ask(request("/%E6%97%A5%E6%9C%AC/moved", "Connection: close"))
+    assert b"\r\nLocation: /%E6%97%A5%E6%9C%AC/x\r\n" in answer
 
 
 def test_over_tls_and_behind_a_proxy(start: Start, way_to_wait: str, upstream: HTTPUpstream) -> None:

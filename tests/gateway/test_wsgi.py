@@ -444,6 +444,24 @@ def test_a_body_is_as_long_as_its_content_length(length: str, method: str, body:
     assert (run.body, run.length, run.fault) == (body, int(length), "")
 
 
+@pytest.mark.parametrize("written", [b"short", b"more than the ten bytes that stay in memory"])
+@pytest.mark.parametrize("blocks", [[], [b""], [b"block"], [b"block", b"block"]])
+def test_a_generator_may_write(written: bytes, blocks: list[bytes]) -> None:
+    """It runs when its first block is asked for."""
+
+    def application(environ: object, start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [])(written)
+        yield from blocks
+
+    run = invocation(application)
+    if run.body is None:  # the blocks come one by one
+        run.body = b"".join(iter(run.more, b""))
+    parts = (run.body,) if isinstance(run.body, bytes) else run.body
+    body = b"".join(part if isinstance(part, bytes) else os.pread(part.file, part.count, 0) for part in parts)
+    run.finish()
+    assert body == written + b"".join(blocks)
+
+
 def test_a_205_has_no_content() -> None:
     def application(environ: object, start_response: Callable[..., object]) -> Iterator[bytes]:
         start_response("205 Reset Content", [])

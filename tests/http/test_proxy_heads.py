@@ -45,6 +45,7 @@ def request(target: str = "/", *fields: str, method: str = "GET") -> Request:
         ("http://b.org/app/x?q", "/app", None, "/app/x?q"),
         ("http://b.org", "", None, "/"),
         ("/app?", "/app", None, "/app?"),
+        ("/app/.well-known/a:b%2Bc", "/app", None, "/app/.well-known/a:b%2Bc"),  # no dot segment
     ],
 )
 def test_targets(target: str, prefix: str, replacement: str | None, sent: str) -> None:
@@ -114,6 +115,9 @@ def test_good_response_heads() -> None:
     )
     assert parse_response_head(b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n\r\n").reusable
     assert not parse_response_head(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").reusable
+    assert parse_response_head(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n").reusable
+    for framing in (b"Content-Length: 5", b"Transfer-Encoding: chunked"):  # of a body that a 204 cannot have
+        assert not parse_response_head(b"HTTP/1.1 204 No Content\r\n%b\r\n\r\n" % framing).reusable
 
 
 @pytest.mark.parametrize("head", BAD_HEADS)
@@ -149,6 +153,14 @@ def test_mapping_where_the_path_is_replaced() -> None:
     assert same.map_field("location", "/login", "a.org") == "/login"
     assert same.map_field("location", "http://127.0.0.1:3000/app/x", "a.org") == "/app/x"
     assert same.map_field("set-cookie", "a; Path=/", "a.org") == "a; Path=/"
+
+
+def test_a_path_of_the_settings_is_encoded_for_the_client() -> None:
+    mapping = Mapping("/日本 ü", "/", ("127.0.0.1:3000",))
+    encoded = "/%E6%97%A5%E6%9C%AC%20%C3%BC"
+    assert mapping.map_field("location", "/login", "a.org") == f"{encoded}/login"
+    assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
+    assert target_for(request(f"{encoded}/x"), "/日本 ü", "/") == "/x"
 
 
 def test_settings() -> None:

@@ -111,6 +111,15 @@ async def silent(scope: dict[str, Any], receive: Any, send: Any) -> None:
     note("disconnect")
 
 
+async def listen(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Begin a response, wait until the exchange is over, and note it. The query is its status."""
+    await send({"type": "http.response.start", "status": int(scope["query_string"]), "headers": TEXT})
+    await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    note("over")
+
+
 async def sleep(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Answer once as many requests sleep as the query says."""
     SLEEPERS.append(1)
@@ -207,6 +216,11 @@ async def empty(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await answer(send, b"", 204)
 
 
+async def bodiless(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Answer GET with a body, and HEAD without one."""
+    await answer(send, b"body" if scope["method"] == "GET" else b"")
+
+
 async def leave(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Call sys.exit()."""
     raise SystemExit("an application may not end the server")
@@ -216,6 +230,7 @@ PAGES = {
     "show": show, "state": state, "echo": echo, "count": count, "pour": pour, "silent": silent, "sleep": sleep,
     "trickle": trickle, "later": later, "before": before, "head": head, "within": within, "nothing": nothing,
     "wrong": wrong, "twice": twice, "split": split, "file": path_send, "empty": empty, "exit": leave,
+    "listen": listen, "bodiless": bodiless,
 }  # fmt: skip
 
 

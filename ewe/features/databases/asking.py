@@ -247,7 +247,8 @@ class ResultSource(Source):
             raise ConnectionError(reason.strerror) from None
         self.has_more_pieces = response.more
         if not self.has_more_pieces:
-            self.connections.release(upstream, reusable=True)
+            # Bytes after the last response belong to no request: close such a connection
+            self.connections.release(upstream, reusable=not self.decoder.data)
             self.upstream = None
         if response.error is not None:
             raise response.error

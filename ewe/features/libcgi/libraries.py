@@ -164,6 +164,9 @@ class Libraries:
         except IndexError:  # all slots are in use
             slot = self.new_slot()
         try:
+            # A library may write into its variables, as strtok() does. Other calls use the blocks: it gets copies.
+            request_block += b"\0"
+            connection_block += b"\0"
             if library is None or monotonic() > library.fresh_until:
                 library = self.find_or_load(file)
             if body is None:  # written out twice: a separate function would cost every request one more call
