@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
 import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.server import wait_until
 
-from ewe_explore import RaceFound, always, explore, shrink
+from ewe_explore import RaceFound, always, explore, report, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
@@ -683,6 +686,56 @@ def test_a_proof_stores_so_many_untried_schedules_at_most(monkeypatch: pytest.Mo
     monkeypatch.setattr(shrink, "MAX_UNTRIED_SCHEDULES", 0)
     result = explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario"), runs=400)
     assert result.failure is not None and not result.failure.complete
+
+
+def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
+    """Return a search in the sample forks_three, and a failure whose schedule is not the smallest."""
+    sample = ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario")
+    search = Search(sample.start, sample.options, seed=1)
+    found = None
+    for number in range(400):
+        run = search.attempt() if number < 20 else search.run_with_priorities()
+        if run is not None and run.problem is not None and len(run.deviations) > 2:
+            found = failure_of(run)
+            break
+    assert found is not None
+    return search, found
+
+
+def test_shrinking_ends_at_its_time_with_the_smallest_failure_so_far() -> None:
+    """A run of a large program takes seconds, and the shrinking makes thousands of runs."""
+    search, found = failure_of_three_forks()
+    shrinker = Shrinker(search, found, until=time.monotonic())
+    assert (shrinker.shrink(), shrinker.runs) == (found, 0)
+    assert not found.complete  # the report says "perhaps not the smallest"
+    assert Shrinker(search, found).shrink().complete  # without a limit it is proven
+
+
+def test_shrinking_ends_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "MAX_SHRINK_STEPS", 200)
+    search, found = failure_of_three_forks()
+    shrinker = Shrinker(search, found)
+    smallest_so_far = shrinker.shrink()
+    assert shrinker.steps < 200 + search.most_steps and not smallest_so_far.complete
+    assert found.problem.is_same_failure(shrinker.run(smallest_so_far.schedule).problem)
+
+
+@pytest.mark.parametrize("limit", [{"seconds": 3.0}, {"seconds": 60.0}, {"runs": 400}])
+def test_the_search_sets_the_time_of_the_shrinking(
+    limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the search may take, and at least ten seconds. A number of runs is the same on every machine."""
+    times: list[float] = []
+
+    class Recorded(Shrinker):
+        def __init__(self, search: Search, found: FailingSchedule, until: float) -> None:
+            times.append(until - time.monotonic())
+            super().__init__(search, found, until)
+
+    monkeypatch.setattr(report, "Shrinker", Recorded)
+    explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "forks.py"), "scenario"), **limit)
+    expected_s = max(limit.get("seconds", math.inf), report.DEFAULT_SEARCH_S)
+    assert times == [pytest.approx(expected_s, abs=0.5)]
 
 
 def test_an_invariant_leaves_no_object_of_a_call(tmp_path: Path) -> None:
