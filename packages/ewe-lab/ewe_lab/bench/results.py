@@ -29,6 +29,11 @@ PRECISION = 0.001  # relative precision of a time: the width of a bucket of the 
 # number: ten vary by a third, two by two thirds, and of a p99 of 100 times a single slow one is the whole figure.
 MIN_TIMES_ABOVE_PERCENTILE = 10
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# Figures of a sample itself. Those of its times and of its usage have a name with a point, such as service.p99
+FIGURES_OF_SAMPLE = (
+    "rate", "request_rate", "connection_rate", "kilobytes", "micros", "lost", "seconds", "requests", "replies",
+    "connections", "received", "sessions", "client", "core",
+)  # fmt: skip
 # A load generator that uses more than this share of its core may be the bottleneck
 CLIENT_LIMITED_SHARE = 0.7
 
@@ -287,6 +292,18 @@ def figure(sample: Sample, name: str) -> float | None:
         if value is None:
             return None
     return float(value)
+
+
+def is_figure_name(name: str) -> bool:
+    """Whether figure() knows a name. Each experiment has its own names after `extra.`."""
+    first, _, part = name.partition(".")
+    if first == "extra":
+        return bool(part)
+    if first in ("service", "response"):
+        return part in ("count", "mean", "max", *SHARES)
+    if first == "usage":
+        return part in types_of_fields(Usage)
+    return name in FIGURES_OF_SAMPLE
 
 
 @dataclass
