@@ -373,15 +373,24 @@ def load(path: Path) -> Results:
     Raises OSError if the file cannot be read, and BadResults if it has another format or not the fields of Results.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as reason:
+        raise BadResults(f"{path}: not results of the lab: {reason}") from None
+    return results_of_text(text, str(path))
+
+
+def results_of_text(text: str, name: str) -> Results:
+    """Return the results in the text of a file. name: of the file, for an error. Raises BadResults, as load()."""
+    try:
+        data = json.loads(text)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
+            raise BadResults(f"{name}: not results of the lab in format {FORMAT}")
         results = value_from_json(Results, data)
         assert isinstance(results, Results)
         for table in results.tables:
             restore_samples(table.cells)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as reason:
-        raise BadResults(f"{path}: not results of the lab: {reason}") from None
+        raise BadResults(f"{name}: not results of the lab: {reason}") from None
     return results
 
 
