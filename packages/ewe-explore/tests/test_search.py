@@ -688,6 +688,20 @@ def test_a_proof_stores_so_many_untried_schedules_at_most(monkeypatch: pytest.Mo
     assert result.failure is not None and not result.failure.complete
 
 
+def test_the_rows_of_a_narrow_terminal_have_one_number_and_straight_lanes() -> None:
+    """A wait has a sign that takes two columns of a terminal, and a long stop has several rows."""
+    events = [
+        TimelineEvent("stop", 0, "is stopped before it calls self.letters.append(letter)", line=12, other=1),
+        TimelineEvent("wait", 0, "waits for arrived", line=18),
+        TimelineEvent("step", 0, "acquires arrived", line=19),
+        TimelineEvent("step", 1, "ends", line=20),
+    ]
+    drawn = timeline(Story(["main", "线程"], events, "", [], [], "deadlock"), 50).splitlines()
+    assert [line[:6].strip() for line in drawn[2:]] == ["12", "", "18", "19", "20"]
+    waits, acquires = drawn[4:6]
+    assert waits.index("│") + 1 == acquires.index("│")
+
+
 def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
     """Return a search in the sample forks_three, and a failure whose schedule is not the smallest."""
     sample = ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario")
