@@ -354,7 +354,8 @@ def note_items(run: Run, method: Any, arguments: list[Any]) -> None:
 
 def changes_arguments(function: Any, name: str, owner: Any) -> bool:
     """Return whether a call may change the objects that it uses."""
-    if isinstance(owner, IMMUTABLE_TYPES) and not isinstance(owner, type):
+    # None is immutable, too, but stands for a function: operator.setitem() changes its argument
+    if owner is not None and isinstance(owner, IMMUTABLE_TYPES) and not isinstance(owner, type):
         return False  # such as str.join()
     if owner is not None and not isinstance(owner, type):
         return name not in READING_METHODS or not isinstance(owner, CONTAINERS)

@@ -304,8 +304,14 @@ class Points(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
-        writes = not isinstance(node.ctx, ast.Load)
-        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes=writes)
+        verb = (
+            "reads"
+            if isinstance(node.ctx, ast.Load)
+            else "deletes"
+            if isinstance(node.ctx, ast.Del)
+            else "writes"
+        )
+        number = self.add_point(node, "attribute", node.attr, verb, writes=verb != "reads")
         value = self.visit(node.value)
         node.value = self.wrap(AT_NAME, number, value, node)
         return node

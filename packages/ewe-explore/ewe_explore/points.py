@@ -336,12 +336,26 @@ def attribute_access(
         PartUse(each, name, writes=False) for each in (*own_classes, *facts.classes) if each is not target
     ]
     access = FoundAccess(target, name, of_classes, writes=writes)
+    if writes and adds_or_removes(point, target, name):
+        access.other_uses.append(PartUse(target, "[]", writes))  # copy.copy() reads all attributes
     if not isinstance(target, type) and facts.has_library_part:
         access.other_uses.append(PartUse(target, "[]", writes))  # its methods without points use it
     if not writes and name in facts.cached_properties:
         access.writes = True
         access.unseen = f"that {point.text} stores its value"
     return access
+
+
+def adds_or_removes(point: SourcePoint, target: Any, name: str) -> bool:
+    """Return whether a write of an attribute changes which attributes an object has, and not only a value.
+
+    A call may be delattr() or setattr(). A slot and a property are there already: their class has them.
+    """
+    if point.verb in ("deletes", "calls"):
+        return True
+    if isinstance(target, type):
+        return name not in vars(target)
+    return name not in attributes(target) and not hasattr(type(class_value(type(target), name)), "__set__")
 
 
 def facts_of(kind: type, run: Run) -> ClassFacts:

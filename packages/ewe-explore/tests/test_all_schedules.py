@@ -78,6 +78,54 @@ def test_each_way_to_write_is_a_step(name: str, tmp_path: Path) -> None:
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+# No other step changes the object: whether two threads share it depends on this call alone
+CHANGED_BY_A_FUNCTION = {
+    "operator.setitem": "operator.setitem(table, 'n', table['n'] + 1)",
+    "operator.iconcat": "operator.iconcat(items, [len(items)])",
+    "a function of a function": "functools.reduce(operator.iadd, [[len(items)]], items)",
+    "an object that calls a method": "operator.methodcaller('append', len(items))(items)",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_BY_A_FUNCTION)
+def test_a_function_of_a_library_changes_its_argument(name: str, tmp_path: Path) -> None:
+    text = TWO.replace("return max(box.n, Box.n)", "return max(table['n'], len(set(items)))")
+    result = explored(tmp_path / "function.py", text.replace("CHANGE", CHANGED_BY_A_FUNCTION[name]))
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+# What write() changes, and what get() gets from code without points
+READ_BY_A_LIBRARY = {
+    "a variable of a class": ("class P: n = 0\np = P()", "P.n = 1", "match p:\n        case P(n=1): return 'new'"),
+    "an attribute in __slots__": (
+        "class P: __slots__ = ('n',)\np = P(); p.n = 0", "p.n = 1", "return 'new' if copy.copy(p).n else ''",
+    ),
+    "a dataclass with __slots__": (
+        "@dataclass(slots=True)\nclass P: n: int = 0\np = P()", "p.n = 1", "return 'new' if p == P(1) else ''",
+    ),
+    "a new attribute": ("class P: pass\np = P()", "p.n = 1", "return str(getattr(copy.copy(p), 'n', ''))"),
+    "a new variable of a class": (
+        "class P: pass\np = P()", "P.n = 1", "match p:\n        case P(n=1): return 'new'",
+    ),
+    "an attribute that is deleted": (
+        "class P: pass\np = P(); p.n = ''", "del p.n", "return getattr(copy.copy(p), 'n', 'new')",
+    ),
+    "an attribute that delattr() deletes": (
+        "class P: pass\np = P(); p.n = ''", "delattr(p, 'n')", "return getattr(copy.copy(p), 'n', 'new')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ_BY_A_LIBRARY)
+def test_what_a_library_reads_of_an_object_is_a_step(name: str, tmp_path: Path) -> None:
+    """The write comes between two reads in some schedule."""
+    setup, write, read = READ_BY_A_LIBRARY[name]
+    text = f"{setup}\ndef write():\n    {write}\ndef get():\n    {read}\n    return ''\n"
+    text += "def read():\n    first = get()\n    assert get() == first\n"
+    result = explored(tmp_path / "library.py", text + BOTH)
+    assert result.failure is not None and len(result.failure.schedule) <= 2, result.text()
+
+
 # A thread changes the lists within `a` and `b`, the other reads both between the two changes
 READS = (
     "str({0})", "{0} == [[]]", "[[]] == {0}", "f'{{{0}}}'", "repr(({0},))", "'%s' % ({0},)", "[] in {0}",
