@@ -213,6 +213,42 @@ def test_a_function_that_is_not_there_is_named_before_anything_is_measured(
         check_code(found.experiments, found.checks)
 
 
+MISTAKES = """
+from ewe_lab.bench.results import Cell, Sample
+
+def measure(lab):
+    yield Cell("a", value="extra.x", samples=[Sample("x", 1.0, extra={"x": 7.0})])
+
+def fail(lab):
+    yield from measure(lab)
+    raise KeyError("a mistake")
+
+def check(table):
+    raise ZeroDivisionError("a mistake")
+"""
+
+
+@pytest.mark.parametrize(
+    "functions", ['run = "my.own:fail"', 'run = "my.own:measure"\ncheck = "my.own:check"']
+)
+@pytest.mark.starts_processes
+def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, functions: str) -> None:
+    """An author sees the traceback, and the figures that were measured until then are in the file."""
+    facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
+    file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
+    (file.parent / "my").mkdir()
+    (file.parent / "my/own.py").write_text(MISTAKES, encoding="utf-8")
+    paths = os.pathsep.join([str(file.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe_lab", "run", "N", "--quick", "--out", "out"],
+        capture_output=True, text=True, cwd=file.parent, timeout=120,
+        env=os.environ | {"EWE_LAB_PAPERS": str(file.parent), "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 1 and "a mistake" in done.stderr
+    (table,) = json.loads((file.parent / "out/results.json").read_text())["tables"]
+    assert [cell["samples"][0]["extra"] for cell in table["cells"]] == [{"x": 7.0}]
+
+
 @pytest.mark.parametrize(
     ("directory", "message"),
     [

@@ -437,6 +437,17 @@ def test_a_check_names_the_rows_that_lack_a_figure() -> None:
     assert "1 of 2 rows lacks a figure (fork: it did not start)." in said
 
 
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_verdict_names_the_rows_in_which_a_repeat_failed(checked: bool) -> None:
+    """A server that dies in the third repeat has a good figure of the first two."""
+    died = Cell("fork", samples=[Sample("x", 1)] * 2, failure="the server ended during the load")
+    found = ExperimentTable("FULL", cells=[Cell("thread", samples=[Sample("x", 1)] * 3), died], foreign=0.0)
+    judged = verdicts.Finding(verdicts.HOLDS, "All is well.")
+    said = summary.finding_with_doubts(judged, found, EXPERIMENT, checked=checked).sentence
+    assert "In 1 of 2 rows a repeat failed (fork: the server ended during the load)." in said
+    assert "lacks a figure" not in said
+
+
 def test_a_check_names_the_rows_in_which_the_load_generator_was_the_limit() -> None:
     cells = [Cell(name, x=1.0, samples=[Sample("ab", 1, replies=9, client=busy)])
              for name, busy in (("a", 0.5), ("b", 0.8))]  # fmt: skip
