@@ -97,8 +97,8 @@ class Shrinker:
         self.leave_out()
         self.best.others = self.smallest_other is not None and self.is_smaller(self.smallest_other)
         self.best.tried = self.runs
-        # A smaller schedule may need a switch at an access that no run has shown
-        self.best.complete = self.best.complete and not self.search.unseen
+        # A smaller schedule may need a switch at an access that no run has shown. The empty one is the smallest
+        self.best.complete = not self.best.schedule or (self.best.complete and not self.search.unseen)
         return self.best
 
     def leave_out(self) -> None:

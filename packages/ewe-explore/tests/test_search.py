@@ -21,7 +21,7 @@ from ewe_explore.names import name_of
 from ewe_explore.page import split_name
 from ewe_explore.points import MODULE_NAMES, SOURCE_POINTS
 from ewe_explore.primitives import Condition
-from ewe_explore.program import ExploredProgram
+from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import (
     SAMPLES_DIRECTORY,
@@ -700,6 +700,44 @@ def test_the_rows_of_a_narrow_terminal_have_one_number_and_straight_lanes() -> N
     assert [line[:6].strip() for line in drawn[2:]] == ["12", "", "18", "19", "20"]
     waits, acquires = drawn[4:6]
     assert waits.index("│") + 1 == acquires.index("│")
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("def scenario(pool): pass", "scenario() has parameters, for which the explorer has no values"),
+        ("def scenario_stop(*, pool): pass", "scenario_stop() has parameters, for which"),
+        ("async def scenario(): pass", "scenario() is a coroutine function: write a scenario with `def`"),
+    ],
+)
+def test_a_scenario_that_cannot_be_called_is_not_left_out(function: str, says: str, tmp_path: Path) -> None:
+    """Without it, the report would say that the file passes, and starts no thread."""
+    path = tmp_path / "wrong.py"
+    path.write_text(f"import threading\n{function}\n")
+    with pytest.raises(ProgramError, match=re.escape(f"{path}:2: {says}")):
+        scenarios(path)
+    path.write_text(f"{function}\ndef scenario_two(workers=2, *more, name='x'): pass\n")
+    assert scenarios(path) == ["scenario_two"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=work).start()",
+        "threading.Timer(1, work).start()",
+        "_thread.start_new_thread(work, ())",
+        "threading.Thread(target=5).start()",
+    ],
+)
+def test_a_thread_whose_function_cannot_be_called_is_told_with_its_line(start: str, tmp_path: Path) -> None:
+    text = "import _thread, threading, time\ndef work(number): pass\n"
+    text += f"def scenario():\n    {start}\n    time.sleep(2)\n"
+    result = explore(program(tmp_path / "called.py", text), runs=5)
+    assert (
+        result.failure is not None and result.failure.complete
+    )  # no schedule is smaller than the default one
+    assert "dies of TypeError: " in result.failure.problem.headline
+    assert result.failure.problem.headline.endswith("; it is started at called.py:4")
 
 
 def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
