@@ -973,6 +973,7 @@ def test_a_text_that_has_no_bytes_in_utf_8_is_shown(
         ("count --nonsense", "unrecognized arguments"),
         ("count --runs 50 --html {dir}/none/race.html", "cannot write"),
         ("count --model Missing --runs 2", "there is no class Missing"),
+        ("{dir}/mine.py --runs 2 --html {dir}/mine.py", "is the program: write the timeline to another file"),
     ],
 )
 def test_a_wrong_command_is_one_line(
@@ -980,6 +981,7 @@ def test_a_wrong_command_is_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text("def scenario(:\n")
     (tmp_path / "nul.py").write_bytes(b"\0")
+    (tmp_path / "mine.py").write_text("def scenario(): 1 / 0\n")
     (tmp_path / "deep.py").write_text(f"def scenario(): pass\nn = 1{' + 1' * 900}\n")
     assert main(arguments.format(dir=tmp_path).split()) == 2
     error = capsys.readouterr().err
