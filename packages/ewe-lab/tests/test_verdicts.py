@@ -201,6 +201,12 @@ def test_not_testable(found: verdicts.JudgedCell, reason: str) -> None:
     assert (found.verdict, found.reason) == ("not testable", reason)
 
 
+@pytest.mark.parametrize(("ours", "reference"), [(math.nan, 100), (50, math.nan)])
+def test_no_number_confirms_nothing(ours: float, reference: float) -> None:
+    """Each comparison with NaN is false: it seemed to be smaller than the reference, as printed."""
+    assert verdict(ours, 50, reference).verdict == "not testable"
+
+
 def test_a_failure_is_the_reason() -> None:
     cells = table(cell("apache", 1, 1), cell("serial", None, 1, failure="it did not start"))
     assert verdicts.judge(cells, EXPERIMENT)[1].reason == "it did not start"

@@ -13,6 +13,7 @@ Everything is plain data, so that a report can be made from a file years later o
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import types
 import typing
@@ -281,7 +282,8 @@ def has_too_few_times(sample: Sample, name: str) -> bool:
 def figure(sample: Sample, name: str) -> float | None:
     """Return a figure of a sample by its name: `rate`, `service.p99`, `usage.memory`, `extra.accepted`.
 
-    A percentile of too few times is no figure: None.
+    A percentile of too few times is no figure: None. Neither is NaN: it is on neither side of any other figure, so
+    each comparison would take it for the smaller one.
     """
     if has_too_few_times(sample, name):
         return None
@@ -291,7 +293,8 @@ def figure(sample: Sample, name: str) -> float | None:
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
         if value is None:
             return None
-    return float(value)
+    number = float(value)
+    return None if math.isnan(number) else number
 
 
 def is_figure_name(name: str) -> bool:
