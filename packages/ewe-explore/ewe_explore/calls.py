@@ -100,10 +100,10 @@ PURE_MODULES = READING_MODULES | frozenset((
 CLASS_MODULES = PURE_MODULES | frozenset(
     ("ipaddress", "pathlib", "string.templatelib", "weakref", "zoneinfo")
 )
-# Functions of these modules that reach files or streams of the process
+# Functions of these modules that reach files or streams of the process, or change the meaning of other calls
 IMPURE_NAMES = frozenset((
     "FileIO", "open", "open_code", "redirect_stderr", "redirect_stdout", "chdir", "setrecursionlimit",
-    "setswitchinterval", "settrace", "setprofile", "_getframe", "_current_frames",
+    "setswitchinterval", "settrace", "setprofile", "_getframe", "_current_frames", "register",
 ))  # fmt: skip
 # Methods of a socket without a point, and whether they change the socket
 METHODS_OF_SOCKETS = {
@@ -387,9 +387,9 @@ def is_pure(function: Any, name: str, run: Run) -> bool:
     module = module_of(function)
     if module in PATH_MODULES:
         return name in PURE_PATH_FUNCTIONS
-    is_generated = isinstance(
-        function, FunctionType | MethodType
-    ) and function.__code__.co_filename.startswith("<")
+    file = function.__code__.co_filename if isinstance(function, FunctionType | MethodType) else ""
+    # The modules of Python that are frozen have such a name, too: <frozen abc>
+    is_generated = file.startswith("<") and not file.startswith("<frozen ")
     return is_generated or (module in PURE_MODULES and name not in IMPURE_NAMES)
 
 

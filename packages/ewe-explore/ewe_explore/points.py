@@ -54,6 +54,7 @@ SHALLOW_VERBS = ("tests", "goes through", "unpacks")  # they read a container, b
 COMPARING_METHODS = frozenset(("count", "index", "remove", "sort"))  # of containers: they read the elements
 # Attributes that change the meaning of other accesses
 UNSEEN_ATTRIBUTES = frozenset(("__class__", "__bases__", "__code__", "__defaults__", "__kwdefaults__"))
+PROPERTIES_OF_THREADS = ("name", "daemon")  # that another thread may change before the start
 # Values of a class or a module that are called without a step: replaces_method() notes a change of them
 FUNCTION_TYPES = (
     FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, staticmethod, classmethod, type,
@@ -413,7 +414,7 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, *, writes
         # The name of a thread that runs, or the number that a thread gets at its start
         if (writes and has_started) or (name in ("ident", "native_id") and not has_started):
             run.note_unseen(f"the use of {point.text}", point.file, point.line)
-        return None
+        return FoundAccess(target, name, writes=writes) if name in PROPERTIES_OF_THREADS else None
     if writes:
         run.note_unseen(f"the use of {point.text}", point.file, point.line)
     value = attributes(target)[name]

@@ -176,6 +176,12 @@ FAILS = {
         "box = SimpleNamespace(n=0)", "box.n = 1",
         "first = box.n\n    match first:\n        case box.n: return\n    assert False",
     ),
+    "the name of a thread": (
+        "t = threading.Thread(target=print)", "t.name = 'new'", "first = t.name; assert t.name == first",
+    ),
+    "a thread that becomes a daemon": (
+        "t = threading.Thread(target=print)", "t.daemon = True", "first = t.daemon; assert t.daemon == first",
+    ),
     "abort": (
         "a, b = threading.Barrier(2), threading.Barrier(2)", "a.abort(); b.abort()",
         "first = a.broken; second = b.broken; assert first == second",
@@ -336,6 +342,9 @@ UNSEEN = {
     "the lock of a condition": (
         "try: changed.notify()\n    except RuntimeError: pass\n    with changed: pass",
         "whether changed 1 is locked here",
+    ),
+    "a class that is registered": (
+        "from collections.abc import Sized; Sized.register(type('Own', (), {}))", "the effects of Sized.register()",
     ),
     "a port": ("import socket; socket.socket().bind(('127.0.0.1', 7000))", "whether port 7000 is free here"),
     "join": ("if threading.current_thread() is not last: last.join()", "a call of join() before the start"),
