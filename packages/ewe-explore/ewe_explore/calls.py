@@ -22,6 +22,7 @@ Read next: points.py; reach.py.
 from __future__ import annotations
 
 import functools
+import io
 import random
 import sys
 from collections.abc import Callable
@@ -385,6 +386,9 @@ def is_pure(function: Any, name: str, run: Run) -> bool:
     if isinstance(function, type):
         return function.__module__ in CLASS_MODULES or is_own_class(function, run)
     module = module_of(function)
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, io.IOBase) and not isinstance(owner, io.StringIO | io.BytesIO):
+        return owner in (sys.stdout, sys.stderr)  # another object may have the same file
     if module in PATH_MODULES:
         return name in PURE_PATH_FUNCTIONS
     file = function.__code__.co_filename if isinstance(function, FunctionType | MethodType) else ""

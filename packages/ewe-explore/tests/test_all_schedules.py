@@ -328,6 +328,7 @@ UNSEEN = {
     "exec": ("exec('box.n += 1')", "the accesses within exec(…) (unseen.py:"),
     "file": ("os.path.exists('a') or box.n", "the effects of os.path.exists() (unseen.py:"),
     "open": ("open(os.devnull).close()", "the effects of open() (unseen.py:"),
+    "a file that is open": ("null.write('a'); box.n", "the effects of null.write() (unseen.py:"),
     "a cache": ("cached(); box.n", "the steps within cached() (unseen.py:"),
     "a property": ("lazy.value; box.n", "that lazy.value stores its value (unseen.py:"),
     "a key": ("items.sort(key=lambda n: box.n)", "the accesses of items.sort"),
@@ -363,7 +364,7 @@ class Equal:
 def cached(): return box.n
 box, lazy, items, number, waiting, lock, equal = Box(), Lazy(), [0], 0, queue.Queue(), threading.Lock(), Equal()
 box.n = 0
-names = vars(box)
+names, null = vars(box), open(os.devnull, 'w')
 changed = threading.Condition(threading.Lock())
 lock.acquire()
 def work():
@@ -436,6 +437,8 @@ SEEN = {
     "an exception": "with lock:\n        try: table['none']\n        except KeyError as error: str(error)",
     "json of its own": "json.dumps({'n': [1, 2]}); copy.copy([1]); operator.itemgetter(0)([1])",
     "a time": "import time; time.sleep(random.uniform(0, 1)); time.monotonic()",
+    "a date": "import datetime; str(datetime.datetime.now() + datetime.timedelta(1))",
+    "output": "import sys; print('a', file=sys.stderr); sys.stderr.write('')",
     "a local variable with the name of a shared one": "table = {2: 3}; table[2] += 1",
 }  # fmt: skip
 

@@ -740,6 +740,25 @@ def test_a_thread_whose_function_cannot_be_called_is_told_with_its_line(start: s
     assert result.failure.problem.headline.endswith("; it is started at called.py:4")
 
 
+@pytest.mark.parametrize(
+    "now", ["datetime.now()", "datetime.today()", "datetime.now(UTC)", "datetime.utcnow()"]
+)
+def test_a_date_is_of_the_clock_of_the_explorer(now: str, tmp_path: Path) -> None:
+    """A loop until a moment would wait for the real clock, and end by its number of steps."""
+    text = (
+        "import pickle, threading, time\nfrom datetime import UTC, datetime, timedelta\ndef work():\n"
+        f"    end = {now} + timedelta(hours=1)\n    while {now} < end: time.sleep(600)\n"
+        "def scenario():\n    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads: thread.start()\n    for thread in threads: thread.join()\n"
+        "    assert abs(datetime.now().timestamp() - time.time()) < 1e-3\n"
+        "    assert repr(datetime(2026, 1, 2)) == 'datetime.datetime(2026, 1, 2, 0, 0)'\n"
+        "    copied = pickle.loads(pickle.dumps(datetime(2026, 1, 2)))\n"
+        "    assert copied == datetime(2026, 1, 2) and isinstance(copied, datetime)\n"
+    )
+    result = explore(program(tmp_path / "date.py", text), runs=5)
+    assert result.failure is None, result.text()
+
+
 def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
     """Return a search in the sample forks_three, and a failure whose schedule is not the smallest."""
     sample = ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario")
