@@ -385,7 +385,10 @@ class Points(ast.NodeTransformer):
             return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names:
+        is_reading = isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names
+        if is_reading and not has_key_function(
+            node
+        ):  # max(a, key=b.pop) also uses what its key uses: see calls.py
             return self.reading_call(node)
         text = ast.unparse(node.func)
         self.generic_visit(node)
@@ -412,11 +415,7 @@ class Points(ast.NodeTransformer):
             for number in reversed(self.hold_arguments(node, text, writes)):
                 self.wrap_last_argument(node, number)
             return node
-        unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
-        node.args = [
-            self.with_content_point(each, "calls", text=text, writes=writes, unseen=unseen)
-            for each in node.args
-        ]
+        node.args = [self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args]
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
@@ -429,9 +428,8 @@ class Points(ast.NodeTransformer):
                 arguments.append(self.visit(each))
                 continue
             kind = "display" if is_display(each) else "content"
-            unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
             number = self.add_point(each, kind, "[]", "calls", writes=writes, text=text)
-            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True, unseen=unseen)
+            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments

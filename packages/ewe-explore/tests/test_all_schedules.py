@@ -176,6 +176,9 @@ FAILS = {
         "box = SimpleNamespace(n=0)", "box.n = 1",
         "first = box.n\n    match first:\n        case box.n: return\n    assert False",
     ),
+    "a key that changes another list": (
+        "t = [0]", "sorted([1], key=t.append)", "first = len(t); assert len(t) == first",
+    ),
     "the name of a thread": (
         "t = threading.Thread(target=print)", "t.name = 'new'", "first = t.name; assert t.name == first",
     ),
