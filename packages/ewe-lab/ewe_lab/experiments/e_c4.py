@@ -52,7 +52,7 @@ def check(table: ExperimentTable) -> Finding:
     }
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    gains_most = [
+    judged = [
         gained
         for bounds in gains.values()
         if bounds and (gained := is_between(bounds, LEVEL_RATIO, math.inf)) is not None
@@ -62,7 +62,7 @@ def check(table: ExperimentTable) -> Finding:
         for name in gains
     )
     return Finding(
-        verdict_of_parts(gains_most) if gains_most else NOT_TESTABLE,
+        verdict_of_parts(judged) if judged else NOT_TESTABLE,
         f"Replies on kept connections over replies with a connection for each: {summary}"
-        f"{not_judged_clause(len(gains) - len(gains_most), 'model')}.",
+        f"{not_judged_clause(len(gains) - len(judged), 'model')}.",
     )
