@@ -388,7 +388,7 @@ def is_pure(function: Any, name: str, run: Run) -> bool:
     module = module_of(function)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, io.IOBase) and not isinstance(owner, io.StringIO | io.BytesIO):
-        return owner in (sys.stdout, sys.stderr)  # another object may have the same file
+        return owner is sys.stdout or owner is sys.stderr  # another object may have the same file as `owner`
     if module in PATH_MODULES:
         return name in PURE_PATH_FUNCTIONS
     file = function.__code__.co_filename if isinstance(function, FunctionType | MethodType) else ""

@@ -57,6 +57,9 @@ from ewe_explore.points import (
 )
 from ewe_explore.reach import AT_NAME
 
+VERBS_OF_ACCESS: dict[type[ast.expr_context], str] = {
+    ast.Load: "reads", ast.Store: "writes", ast.Del: "deletes",
+}  # fmt: skip
 # Builtin functions that read the contents of their arguments.
 READING_FUNCTIONS = frozenset((
     "all", "any", "bool", "bytearray", "bytes", "dict", "enumerate", "filter", "frozenset", "iter", "len", "list",
@@ -304,13 +307,7 @@ class Points(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
-        verb = (
-            "reads"
-            if isinstance(node.ctx, ast.Load)
-            else "deletes"
-            if isinstance(node.ctx, ast.Del)
-            else "writes"
-        )
+        verb = VERBS_OF_ACCESS[type(node.ctx)]
         number = self.add_point(node, "attribute", node.attr, verb, writes=verb != "reads")
         value = self.visit(node.value)
         node.value = self.wrap(AT_NAME, number, value, node)
@@ -386,9 +383,8 @@ class Points(ast.NodeTransformer):
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
         is_reading = isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names
-        if is_reading and not has_key_function(
-            node
-        ):  # max(a, key=b.pop) also uses what its key uses: see calls.py
+        # A call with a key also uses what its key uses, as max(a, key=b.pop) does: calls.py finds that
+        if is_reading and not has_key_function(node):
             return self.reading_call(node)
         text = ast.unparse(node.func)
         self.generic_visit(node)

@@ -514,7 +514,10 @@ class Run:
     def start_of(self, lane: Lane) -> Step | None:
         """Return the step that has started a lane; None for the main thread."""
         for step in self.steps:
-            if step.verb == "starts" and lane in (step.target, getattr(step.target, "explored_lane", None)):
+            # `is`: a thread of the program may have its own __eq__()
+            if step.verb == "starts" and (
+                step.target is lane or getattr(step.target, "explored_lane", None) is lane
+            ):
                 return step
         return None
 
