@@ -187,6 +187,17 @@ ENDS = [
     ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
     ("import os.path; os.fork()", "exception", "os.fork() cannot be explored"),
+    (
+        "import multiprocessing as m; m.Process().start()",
+        "exception",
+        "m.Process().start() cannot be explored",
+    ),
+    ("import multiprocessing as m; m.Pool(1)", "exception", "m.Pool() cannot be explored"),
+    (
+        "from concurrent.futures import ProcessPoolExecutor as Pool; Pool(1).submit(int)",
+        "exception",
+        "Pool() cannot be explored",
+    ),
     ("import os.path as path; assert path.join('a', 'b') == 'a/b'", None, ""),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
