@@ -39,6 +39,7 @@ from ewe_explore.reach import (
     attributes,
     elements,
     has_library_part,
+    is_object_of_program,
     is_on_replacements,
     is_own_class,
     is_stand_in,
@@ -458,7 +459,7 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | 
             if is_own and not is_function
             else None
         )
-    if isinstance(target, IMMUTABLE_TYPES):
+    if isinstance(target, IMMUTABLE_TYPES) and not is_object_of_program(target, run):
         return None
     if point.name not in attributes(target):
         found = class_value(type(target), point.name)
@@ -488,12 +489,13 @@ def replaces_method(target: Any, name: str) -> bool:
 def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
     """Return whether the program has defined an attribute of an immutable object or of a stand-in.
 
-    True for a variable of a class or of a module of the student; also for an attribute that the program has added
+    True for a variable of a class or of a module of the student, and for an object of a class such as
+    `class Name(str)`; also for an attribute that the program has added
     to a stand-in, such as `self.count` in a subclass of threading.Thread. This attribute may have the name of a
     method of the stand-in, such as `self.step`.
     """
     if isinstance(target, IMMUTABLE_TYPES):
-        return isinstance(target, type) or is_own_module(target, run)
+        return isinstance(target, type) or is_own_module(target, run) or is_object_of_program(target, run)
     stand_ins = [each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}.")]
     if not any(name in names_of_stand_in(each) for each in stand_ins):
         return True

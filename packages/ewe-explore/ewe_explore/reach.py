@@ -93,6 +93,11 @@ def is_own_class(kind: type, run: Run) -> bool:
     return kind.__module__ in run.own_modules
 
 
+def is_object_of_program(value: Any, run: Run) -> bool:
+    """Return whether an object has a class of the program: a tuple of such a class has attributes that change."""
+    return not isinstance(value, type | ModuleType) and is_own_class(type(value), run)
+
+
 def is_on_replacements(module: str) -> bool:
     """Return whether the explorer loads a module of a library on its replacements."""
     return module.startswith(PACKAGES_ON_REPLACEMENTS)
@@ -225,6 +230,9 @@ def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> li
         found.calls_program = True
         found.parts.append(PartUse(value, "[]", writes=True))
         return []
+    if is_object_of_program(value, run) and isinstance(value, IMMUTABLE_TYPES):
+        inside = look_into_instance(value, found, run, with_attributes)
+        return inside + [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
     if isinstance(value, tuple | frozenset):
         return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
     if isinstance(value, (*IMMUTABLE_TYPES, *SKIPPED_TYPES)) or is_stand_in(value):

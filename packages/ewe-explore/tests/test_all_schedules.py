@@ -78,6 +78,30 @@ def test_each_way_to_write_is_a_step(name: str, tmp_path: Path) -> None:
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+IMMUTABLE_CLASSES = (
+    "str",
+    "int",
+    "float",
+    "bytes",
+    "tuple",
+    "frozenset",
+    "collections.namedtuple('Base', ())",
+)
+
+
+@pytest.mark.parametrize("change", ["own.n += 1", "own.add()", "setattr(own, 'n', own.n + 1)"])
+@pytest.mark.parametrize("base", IMMUTABLE_CLASSES)
+def test_an_object_of_an_immutable_class_has_attributes_that_change(
+    base: str, change: str, tmp_path: Path
+) -> None:
+    text = (
+        f"import collections\nclass Own({base}):\n    def add(self): self.n = self.n + 1\nown = Own()\nown.n = 0\n"
+        f"def read(): {change}\nwrite = read\n"
+    )
+    result = explored(tmp_path / "own.py", text + BOTH + "    assert own.n == 2\n")
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
 # No other step changes the object: whether two threads share it depends on this call alone
 CHANGED_BY_A_FUNCTION = {
     "operator.setitem": "operator.setitem(table, 'n', table['n'] + 1)",
