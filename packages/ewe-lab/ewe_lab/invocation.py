@@ -138,6 +138,7 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
         raise
     except FAILURES as reason:
         table.notes.append(f"The experiment could not go on: {reason}.")
+        table.interrupted = True  # it lacks rows, so it says nothing about the claim
         return 1
     finally:
         progress.end_table()

@@ -443,6 +443,17 @@ def test_a_check_names_the_rows_that_lack_a_figure() -> None:
     assert "1 of 2 rows lacks a figure (fork: it did not start)." in said
 
 
+@pytest.mark.parametrize("word", verdicts.JUDGED)
+def test_a_run_without_its_end_has_no_verdict(word: str) -> None:
+    """The first of ten servers keeps its order. Nobody knows about the others."""
+    found = replace(table(cell("apache", 100, 100), cell("serial", 200, 200)), interrupted=True, foreign=0.0)
+    assert verdicts.finding(found, EXPERIMENT).word == "holds"
+    said = summary.finding_of(found, EXPERIMENT)
+    assert said.word == "no verdict" and "Until then: The one order compared is kept" in said.sentence
+    judged = verdicts.Finding(word, "All is well.")
+    assert summary.finding_with_doubts(judged, found, EXPERIMENT, checked=True).word == "no verdict"
+
+
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_verdict_names_the_rows_in_which_a_repeat_failed(checked: bool) -> None:
     """A server that dies in the third repeat has a good figure of the first two."""

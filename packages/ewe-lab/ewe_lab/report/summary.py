@@ -67,6 +67,8 @@ def finding_with_doubts(
         return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
         return found
+    if table.interrupted:  # the rows that are missing might have another order
+        return Finding(verdicts.NO_VERDICT, f"It has not run to its end. Until then: {found.sentence}")
     # The figures that were judged: finding_of() has judged a claim about times without the disturbed ones
     judged = without_disturbed(table) if timed else table
     doubts = (
