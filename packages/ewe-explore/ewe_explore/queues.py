@@ -255,13 +255,16 @@ class Datetime(datetime.datetime, metaclass=AnyDatetime):
     def today(cls) -> Datetime:
         return cls.now()
 
+    def __repr__(self) -> str:
+        return f"datetime.{super().__repr__()}"
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle and copy it as an object of the real class, which pickle finds by its name."""
         _, *parts = super().__reduce_ex__(protocol)
         return (datetime.datetime, *parts)
 
 
-# As a program sees it: in a text of repr(), and for reach.py, by which objects of this module never change
+# As a program sees it, and for reach.py, by which objects of this module never change
 Datetime.__module__ = Datetime.__name__ = Datetime.__qualname__ = "datetime"
 
 

@@ -355,7 +355,7 @@ UNSEEN = {
     "exec": ("exec('box.n += 1')", "the accesses within exec(…) (unseen.py:"),
     "file": ("os.path.exists('a') or box.n", "the effects of os.path.exists() (unseen.py:"),
     "open": ("open(os.devnull).close()", "the effects of open() (unseen.py:"),
-    "a file that is open": ("null.write('a'); box.n", "the effects of null.write() (unseen.py:"),
+    "a file that is open": ("output.flush(); box.n", "the effects of output.flush() (unseen.py:"),
     "a cache": ("cached(); box.n", "the steps within cached() (unseen.py:"),
     "a property": ("lazy.value; box.n", "that lazy.value stores its value (unseen.py:"),
     "a key": ("items.sort(key=lambda n: box.n)", "the accesses of items.sort"),
@@ -391,7 +391,7 @@ class Equal:
 def cached(): return box.n
 box, lazy, items, number, waiting, lock, equal = Box(), Lazy(), [0], 0, queue.Queue(), threading.Lock(), Equal()
 box.n = 0
-names, null = vars(box), open(os.devnull, 'w')
+names, output = vars(box), open(1, 'w', closefd=False)
 changed = threading.Condition(threading.Lock())
 lock.acquire()
 def work():

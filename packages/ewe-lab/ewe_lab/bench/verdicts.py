@@ -389,7 +389,12 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
         return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
-    counts = Counter(judged.verdict for judged in judged_cells)
+    # The reference server has no order of its own, so its cell does not count, measured or not
+    counts = Counter(
+        judged.verdict
+        for judged in judged_cells
+        if experiment is None or judged.cell.server != experiment.references(judged.cell.column)[0]
+    )
     if word == HOLDS and counts[NOT_TESTABLE] > sum(counts[verdict] for verdict in TESTED):
         word = IN_PART
     if len(tested) > MAX_DESCRIBED_COLUMNS:

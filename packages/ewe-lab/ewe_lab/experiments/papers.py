@@ -79,7 +79,8 @@ class Code:
         """Import the module; return the function. Raises ConfigError if there is none."""
         try:
             return getattr(import_module(self.module), self.function)
-        except (ImportError, AttributeError, SyntaxError, ValueError) as reason:  # ValueError: an empty name
+        # An empty name is a ValueError, and one that begins with a point a TypeError
+        except (ImportError, AttributeError, SyntaxError, ValueError, TypeError) as reason:
             raise ConfigError(f"{self.place}: {self.module}:{self.function}: {reason}") from None
 
     def __call__(self, *arguments: Any) -> Any:
