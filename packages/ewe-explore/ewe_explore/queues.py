@@ -260,8 +260,9 @@ class Datetime(datetime.datetime, metaclass=AnyDatetime):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Pickle and copy it as an object of the real class, which pickle finds by its name."""
-        _, *parts = super().__reduce_ex__(protocol)
-        return (datetime.datetime, *parts)
+        reduced = super().__reduce_ex__(protocol)
+        assert isinstance(reduced, tuple)  # a text names a variable of a module
+        return (datetime.datetime, *reduced[1:])
 
 
 # As a program sees it, and for reach.py, by which objects of this module never change

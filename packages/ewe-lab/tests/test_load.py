@@ -81,7 +81,7 @@ def test_a_load_generator_that_prints_without_end_fills_no_disk(
     load = Load(
         shape, users=0 if tool == "httperf" else 1, rate=1, sessions=1, seconds=5, warm_up=0, tool=tool
     )
-    with pytest.raises(LabError, match=f"^{tool}: .*o answer came"):
+    with pytest.raises(LabError, match=f"^{tool}: no answer came$"):
         run(load, "http://127.0.0.1:9/")
     assert int(size.read_text()) == OUTPUT_BYTES
 

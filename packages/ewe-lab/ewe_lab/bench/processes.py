@@ -335,9 +335,13 @@ def bounded_file(size: int = OUTPUT_BYTES) -> IO[bytes]:
 def output_text(output: IO[bytes], size: int = OUTPUT_BYTES) -> str:
     """Return the first 64 KB of a child's output, without moving the position at which it writes.
 
-    size: another number of bytes. The zero bytes at the end of a bounded_file() are left out.
+    size: another number of bytes. The zero bytes at the end of a bounded_file() are left out. If there are more
+    bytes, the last line may be a part of one, and is left out.
     """
-    return os.pread(output.fileno(), size, 0).rstrip(b"\0").decode(errors="replace")
+    data = os.pread(output.fileno(), size, 0).rstrip(b"\0")
+    if len(data) == size:
+        data = data[: data.rfind(b"\n") + 1] or data
+    return data.decode(errors="replace")
 
 
 def last_line(text: str) -> str:
