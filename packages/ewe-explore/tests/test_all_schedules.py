@@ -118,7 +118,7 @@ def test_a_function_of_a_library_changes_its_argument(name: str, tmp_path: Path)
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
-# What write() changes, and what get() gets from code without points
+# The objects, the statement of write(), and the end of get(): code without points reads there
 READ_BY_A_LIBRARY = {
     "a variable of a class": ("class P: n = 0\np = P()", "P.n = 1", "match p:\n        case P(n=1): return 'new'"),
     "an attribute in __slots__": (

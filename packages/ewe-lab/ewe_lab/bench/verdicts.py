@@ -389,7 +389,7 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
         return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
-    # The reference server has no order of its own, so its cell does not count, measured or not
+    # The cell of the reference server has no order, so it does not count, measured or not
     counts = Counter(
         judged.verdict
         for judged in judged_cells

@@ -67,13 +67,13 @@ APART: Mapping[str, type] = {
 class Code:
     """A function of a module, which is imported when the function is called.
 
-    given: its keywords. place: where the function is named, with which an error message begins.
+    given: its keywords. context: the key that names the function, with which an error message begins.
     """
 
     module: str
     function: str
     given: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""
+    context: str = ""
 
     def find(self) -> Any:
         """Import the module; return the function. Raises ConfigError if there is none."""
@@ -81,7 +81,7 @@ class Code:
             return getattr(import_module(self.module), self.function)
         # An empty name is a ValueError, and one that begins with a point a TypeError
         except (ImportError, AttributeError, SyntaxError, ValueError, TypeError) as reason:
-            raise ConfigError(f"{self.place}: {self.module}:{self.function}: {reason}") from None
+            raise ConfigError(f"{self.context}: {self.module}:{self.function}: {reason}") from None
 
     def __call__(self, *arguments: Any) -> Any:
         return self.find()(*arguments, **self.given)
@@ -376,7 +376,7 @@ def code_of(text: str, key: str, id: str, keywords: Mapping[str, Any] | None = N
     """
     module, _, name = text.partition(":")
     path = module if "." in module else f"{__package__}.{module}"
-    return Code(path, name or key, keywords or {}, place=f"{id}: {key}")
+    return Code(path, name or key, keywords or {}, context=f"{id}: {key}")
 
 
 def check_code(chosen: Iterable[Experiment], checks: Mapping[str, Any]) -> None:

@@ -56,11 +56,11 @@ def dataclass_of(kind: type[T], table: Any, context: str) -> T:
         required = each.default is MISSING and each.default_factory is MISSING
         if each.name in table:
             default = each.default_factory() if each.default_factory is not MISSING else each.default
-            place = f"{context}: {each.name}"
+            key = f"{context}: {each.name}"
             kind_of_value = int if each.type == "int | None" else str if required else type(default)
-            value = checked_value(kind_of_value, table[each.name], place)
-            check_number(value, place)
-            check_items(value, ITEM_TYPES.get(str(each.type), ()), place)
+            value = checked_value(kind_of_value, table[each.name], key)
+            check_number(value, key)
+            check_items(value, ITEM_TYPES.get(str(each.type), ()), key)
             values[each.name] = value
         elif required:
             raise ConfigError(f"{context}: {each.name} is missing")

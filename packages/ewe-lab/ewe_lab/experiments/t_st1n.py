@@ -51,7 +51,7 @@ def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
     The claim holds if no server's rate depends on the number of requests, with equally many clients. A rate of
-    which the load generator was the limit is not judged: such rates are equal, whatever the server does.
+    which the load generator was the limit is not judged: such rates are equal for any server.
     """
     rates: dict[tuple[str, float | None], list[float]] = {}
     for cell in table.cells:
