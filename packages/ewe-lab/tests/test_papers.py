@@ -16,7 +16,7 @@ from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
-from ewe_lab.experiments.catalog import CATALOG
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.experiments.papers import (
     PACKAGE_DIRECTORY,
     Paper,
@@ -199,15 +199,26 @@ def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -
 
 
 @pytest.mark.parametrize(
-    ("key", "name"), [("run", "no.such"), ("run", "os.path:nothing"), ("check", "nothing"), ("check", ".:x")]
+    ("key", "name", "given"),
+    [
+        ("run", "no.such", ""),
+        ("run", "os.path:nothing", ""),
+        ("run", "os.path:sep", ""),
+        ("run", "ewe_lab.experiments.e_c4:run", "other = 1"),
+        ("check", "nothing", ""),
+        ("check", "os.path:expandvars2", ""),
+        ("check", "ewe_lab.experiments.plain:run", ""),
+        ("check", ".:x", ""),
+    ],
 )
-def test_a_function_that_is_not_there_is_named_before_anything_is_measured(
-    file: Path, key: str, name: str
+def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
+    file: Path, key: str, name: str, given: str
 ) -> None:
     """The function of a check is needed when all cells have been measured, perhaps after hours."""
     run = 'run = "e_t1"\n' if key == "check" else ""
     facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
-    file.write_text(f'[experiment.N]\n{facts}{run}{key} = "{name}"\n', encoding="utf-8")
+    text = f'[experiment.N]\n{facts}{run}{key} = "{name}"\ngiven = {{ {given} }}\n'
+    file.write_text(text, encoding="utf-8")
     found = paper(file)
     with pytest.raises(ConfigError, match=f"^N: {key}: [^\n]*$"):
         check_code(found.experiments, found.checks)
@@ -335,6 +346,7 @@ def test_every_function_that_a_paper_names_is_there() -> None:
     """A catalogue imports none of them."""
     for each in CATALOG.values():
         assert callable(each.run.find()), each.id  # type: ignore[union-attr]
+    check_code(CATALOG.values(), CHECKS)
 
 
 @pytest.mark.starts_processes

@@ -14,6 +14,7 @@ A module that `run` or `check` names is imported when its function is called.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -380,11 +381,19 @@ def code_of(text: str, key: str, id: str, keywords: Mapping[str, Any] | None = N
 
 
 def check_code(chosen: Iterable[Experiment], checks: Mapping[str, Any]) -> None:
-    """Import the functions of experiments and of their checks, before hours are measured. Raises ConfigError."""
+    """Check the functions of experiments, and of their checks, before hours are measured. Raises ConfigError.
+
+    Each is imported, and has to take one argument, the bench or the table, and the keywords of `given`.
+    """
     for each in chosen:
         for code in (each.run, checks.get(each.id)):
-            if isinstance(code, Code):
-                code.find()
+            if not isinstance(code, Code):
+                continue
+            function = code.find()
+            try:
+                inspect.signature(function).bind(None, **code.given)
+            except (TypeError, ValueError) as reason:
+                raise ConfigError(f"{code.context}: {code.function}: {reason}") from None
 
 
 def with_remarks(value: Any, remarks: Mapping[str, Any], id: str) -> Any:
