@@ -391,14 +391,22 @@ def module_of(function: Any) -> str:
     return str(getattr(kind or function, "__module__", ""))
 
 
+def is_open_file(value: Any) -> bool:
+    """Return whether an object reads or writes a file of the system, and not memory or a socket of the explorer."""
+    if not isinstance(value, io.IOBase):
+        return False
+    buffer = getattr(value, "buffer", value)  # of a text
+    return isinstance(getattr(buffer, "raw", buffer), io.FileIO)
+
+
 def is_pure(function: Any, name: str, run: Run) -> bool:
     """Return whether a call has no other effect than on the objects that it uses."""
     if isinstance(function, type):
         return function.__module__ in CLASS_MODULES or is_own_class(function, run)
     module = module_of(function)
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, io.IOBase) and not isinstance(owner, io.StringIO | io.BytesIO):
-        return owner is sys.stdout or owner is sys.stderr  # another object may have the same file as `owner`
+    if is_open_file(owner):  # another object may have the same file
+        return owner is sys.stdout or owner is sys.stderr
     if module in PATH_MODULES:
         return name in PURE_PATH_FUNCTIONS
     file = function.__code__.co_filename if isinstance(function, FunctionType | MethodType) else ""

@@ -465,6 +465,10 @@ SEEN = {
     "json of its own": "json.dumps({'n': [1, 2]}); copy.copy([1]); operator.itemgetter(0)([1])",
     "a time": "import time; time.sleep(random.uniform(0, 1)); time.monotonic()",
     "a date": "import datetime; str(datetime.datetime.now() + datetime.timedelta(1))",
+    "a socket as a file": (
+        "import socket; a, b = socket.socketpair(); a.sendall(b'x\\n'); b.makefile('rb').readline()"
+    ),
+    "memory as a file": "import io; file = io.StringIO(); file.write('a'); file.getvalue()",
     "output": "import sys; print('a', file=sys.stderr); sys.stderr.write('')",
     "a local variable with the name of a shared one": "table = {2: 3}; table[2] += 1",
 }  # fmt: skip
