@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ewe_lab.bench.processes import LabError, bounded_file, find_tool, last_line, output_text
+from ewe_lab.bench.processes import (
+    LabError,
+    bounded_file,
+    end_session,
+    find_tool,
+    last_line,
+    output_text,
+)
 
 CONNECT_S = 15.0  # seconds until an agent has answered first
 ANSWER_S = 5.0  # seconds that an agent may take for an answer
@@ -147,7 +154,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the agent's input, which ends the agent, and wait for ssh."""
+        """End the agent's input, which ends the agent, and wait for ssh.
+
+        If ssh does not end within END_S, kill it with the programs that it has started, such as a ProxyCommand.
+        """
         assert self.process.stdin is not None and self.process.stdout is not None
         for file in (self.process.stdin, self.process.stdout):
             try:
@@ -157,7 +167,7 @@ class Session:
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            end_session(self.process.pid)
             self.process.wait()
         self.errors.close()
 
