@@ -22,6 +22,7 @@ Read next: points.py; reach.py.
 from __future__ import annotations
 
 import functools
+import io
 import random
 import sys
 from collections.abc import Callable
@@ -100,16 +101,19 @@ PURE_MODULES = READING_MODULES | frozenset((
 CLASS_MODULES = PURE_MODULES | frozenset(
     ("ipaddress", "pathlib", "string.templatelib", "weakref", "zoneinfo")
 )
-# Functions of these modules that reach files or streams of the process
+# Functions of these modules that reach files or streams of the process, or change the meaning of other calls
 IMPURE_NAMES = frozenset((
     "FileIO", "open", "open_code", "redirect_stderr", "redirect_stdout", "chdir", "setrecursionlimit",
-    "setswitchinterval", "settrace", "setprofile", "_getframe", "_current_frames",
+    "setswitchinterval", "settrace", "setprofile", "_getframe", "_current_frames", "register",
 ))  # fmt: skip
 # Methods of a socket without a point, and whether they change the socket
 METHODS_OF_SOCKETS = {
     "fileno": False, "getblocking": False, "getpeername": False, "getsockname": False, "gettimeout": False,
     "detach": True, "setblocking": True, "settimeout": True,
 }  # fmt: skip
+# They start processes: a process that is forked has the threads of the explorer, and none of them runs
+MODULES_OF_PROCESSES = ("multiprocessing.", "concurrent.futures.process")
+STARTS_PROCESSES = frozenset(("start", "Pool", "Manager", "ProcessPoolExecutor"))
 PURE_PATH_FUNCTIONS = frozenset((
     "basename", "commonpath", "dirname", "fspath", "isabs", "join", "normpath", "split", "splitext", "cpu_count",
     "getpid", "strerror",
@@ -240,6 +244,13 @@ class CallWithStep:
     def record_call(self, run: Run, module: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Record the step of the call, or note what the explorer does not see of it. module: of the function."""
         point = self.point
+        if (
+            module.startswith(MODULES_OF_PROCESSES)
+            and getattr(self.function, "__name__", "") in STARTS_PROCESSES
+        ):
+            raise RuntimeError(
+                f"{point.name}() cannot be explored: the scheduler controls threads, not processes"
+            )
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
         if module == "selectors" and isinstance(self.function, MethodType):
@@ -354,7 +365,8 @@ def note_items(run: Run, method: Any, arguments: list[Any]) -> None:
 
 def changes_arguments(function: Any, name: str, owner: Any) -> bool:
     """Return whether a call may change the objects that it uses."""
-    if isinstance(owner, IMMUTABLE_TYPES) and not isinstance(owner, type):
+    # None is immutable, too, but stands for a function: operator.setitem() changes its argument
+    if owner is not None and isinstance(owner, IMMUTABLE_TYPES) and not isinstance(owner, type):
         return False  # such as str.join()
     if owner is not None and not isinstance(owner, type):
         return name not in READING_METHODS or not isinstance(owner, CONTAINERS)
@@ -379,16 +391,27 @@ def module_of(function: Any) -> str:
     return str(getattr(kind or function, "__module__", ""))
 
 
+def is_open_file(value: Any) -> bool:
+    """Return whether an object reads or writes a file of the system, and not memory or a socket of the explorer."""
+    if not isinstance(value, io.IOBase):
+        return False
+    buffer = getattr(value, "buffer", value)  # of a text
+    return isinstance(getattr(buffer, "raw", buffer), io.FileIO)
+
+
 def is_pure(function: Any, name: str, run: Run) -> bool:
     """Return whether a call has no other effect than on the objects that it uses."""
     if isinstance(function, type):
         return function.__module__ in CLASS_MODULES or is_own_class(function, run)
     module = module_of(function)
+    owner = getattr(function, "__self__", None)
+    if is_open_file(owner):  # another object may have the same file
+        return owner is sys.stdout or owner is sys.stderr
     if module in PATH_MODULES:
         return name in PURE_PATH_FUNCTIONS
-    is_generated = isinstance(
-        function, FunctionType | MethodType
-    ) and function.__code__.co_filename.startswith("<")
+    file = function.__code__.co_filename if isinstance(function, FunctionType | MethodType) else ""
+    # The modules of Python that are frozen have such a name, too: <frozen abc>
+    is_generated = file.startswith("<") and not file.startswith("<frozen ")
     return is_generated or (module in PURE_MODULES and name not in IMPURE_NAMES)
 
 

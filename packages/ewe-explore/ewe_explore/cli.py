@@ -144,6 +144,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.file:
         raise UsageError("name a file with a scenario, or a sample (ewe-explore --list)")
     path = find_file(options.file)
+    if options.html and os.path.exists(options.html) and os.path.samefile(options.html, path):
+        raise UsageError(f"{options.html} is the program: write the timeline to another file")
     failed = False
     for program in programs(path, options):
         result = search(program, options)

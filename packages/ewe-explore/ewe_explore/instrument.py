@@ -57,6 +57,9 @@ from ewe_explore.points import (
 )
 from ewe_explore.reach import AT_NAME
 
+VERBS_OF_ACCESS: dict[type[ast.expr_context], str] = {
+    ast.Load: "reads", ast.Store: "writes", ast.Del: "deletes",
+}  # fmt: skip
 # Builtin functions that read the contents of their arguments.
 READING_FUNCTIONS = frozenset((
     "all", "any", "bool", "bytearray", "bytes", "dict", "enumerate", "filter", "frozenset", "iter", "len", "list",
@@ -304,8 +307,8 @@ class Points(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
-        writes = not isinstance(node.ctx, ast.Load)
-        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes=writes)
+        verb = VERBS_OF_ACCESS[type(node.ctx)]
+        number = self.add_point(node, "attribute", node.attr, verb, writes=verb != "reads")
         value = self.visit(node.value)
         node.value = self.wrap(AT_NAME, number, value, node)
         return node
@@ -379,7 +382,9 @@ class Points(ast.NodeTransformer):
             return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names:
+        is_reading = isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names
+        # A call with a key also uses what its key uses, as max(a, key=b.pop) does: calls.py finds that
+        if is_reading and not has_key_function(node):
             return self.reading_call(node)
         text = ast.unparse(node.func)
         self.generic_visit(node)
@@ -406,11 +411,7 @@ class Points(ast.NodeTransformer):
             for number in reversed(self.hold_arguments(node, text, writes)):
                 self.wrap_last_argument(node, number)
             return node
-        unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
-        node.args = [
-            self.with_content_point(each, "calls", text=text, writes=writes, unseen=unseen)
-            for each in node.args
-        ]
+        node.args = [self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args]
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
@@ -423,9 +424,8 @@ class Points(ast.NodeTransformer):
                 arguments.append(self.visit(each))
                 continue
             kind = "display" if is_display(each) else "content"
-            unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
             number = self.add_point(each, kind, "[]", "calls", writes=writes, text=text)
-            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True, unseen=unseen)
+            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments

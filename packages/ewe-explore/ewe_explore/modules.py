@@ -22,6 +22,7 @@ Read next: instrument.py; harness.py, which runs a model of ewe in such a world.
 from __future__ import annotations
 
 import builtins
+import datetime
 import importlib.machinery
 import importlib.util
 import os
@@ -116,6 +117,7 @@ def stand_ins() -> dict[str, ModuleType]:
             perf_counter_ns=queues.in_ns(queues.monotonic),
             time_ns=queues.in_ns(queues.wall_clock),
         ),
+        "datetime": stand_in("datetime", datetime, datetime=queues.Datetime),
         "os": stand_in("os", os, fork=no_fork, forkpty=no_fork, register_at_fork=threads.nothing),
         "socket": stand_in(
             "socket",

@@ -39,6 +39,7 @@ from ewe_explore.reach import (
     attributes,
     elements,
     has_library_part,
+    is_object_of_program,
     is_on_replacements,
     is_own_class,
     is_stand_in,
@@ -54,6 +55,7 @@ SHALLOW_VERBS = ("tests", "goes through", "unpacks")  # they read a container, b
 COMPARING_METHODS = frozenset(("count", "index", "remove", "sort"))  # of containers: they read the elements
 # Attributes that change the meaning of other accesses
 UNSEEN_ATTRIBUTES = frozenset(("__class__", "__bases__", "__code__", "__defaults__", "__kwdefaults__"))
+PROPERTIES_OF_THREADS = ("name", "daemon")  # that another thread may change before the start
 # Values of a class or a module that are called without a step: replaces_method() notes a change of them
 FUNCTION_TYPES = (
     FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, staticmethod, classmethod, type,
@@ -336,12 +338,26 @@ def attribute_access(
         PartUse(each, name, writes=False) for each in (*own_classes, *facts.classes) if each is not target
     ]
     access = FoundAccess(target, name, of_classes, writes=writes)
+    if writes and adds_or_removes(point, target, name):
+        access.other_uses.append(PartUse(target, "[]", writes))  # copy.copy() reads all attributes
     if not isinstance(target, type) and facts.has_library_part:
         access.other_uses.append(PartUse(target, "[]", writes))  # its methods without points use it
     if not writes and name in facts.cached_properties:
         access.writes = True
         access.unseen = f"that {point.text} stores its value"
     return access
+
+
+def adds_or_removes(point: SourcePoint, target: Any, name: str) -> bool:
+    """Return whether a write of an attribute changes which attributes an object has, and not only a value.
+
+    A call may be delattr() or setattr(). A slot and a property are there already: their class has them.
+    """
+    if point.verb in ("deletes", "calls"):
+        return True
+    if isinstance(target, type):
+        return name not in vars(target)
+    return name not in attributes(target) and not hasattr(type(class_value(type(target), name)), "__set__")
 
 
 def facts_of(kind: type, run: Run) -> ClassFacts:
@@ -399,7 +415,7 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, *, writes
         # The name of a thread that runs, or the number that a thread gets at its start
         if (writes and has_started) or (name in ("ident", "native_id") and not has_started):
             run.note_unseen(f"the use of {point.text}", point.file, point.line)
-        return None
+        return FoundAccess(target, name, writes=writes) if name in PROPERTIES_OF_THREADS else None
     if writes:
         run.note_unseen(f"the use of {point.text}", point.file, point.line)
     value = attributes(target)[name]
@@ -443,7 +459,7 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | 
             if is_own and not is_function
             else None
         )
-    if isinstance(target, IMMUTABLE_TYPES):
+    if isinstance(target, IMMUTABLE_TYPES) and not is_object_of_program(target, run):
         return None
     if point.name not in attributes(target):
         found = class_value(type(target), point.name)
@@ -473,12 +489,13 @@ def replaces_method(target: Any, name: str) -> bool:
 def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
     """Return whether the program has defined an attribute of an immutable object or of a stand-in.
 
-    True for a variable of a class or of a module of the student; also for an attribute that the program has added
+    True for a variable of a class or of a module of the student, and for an object of a class such as
+    `class Name(str)`; also for an attribute that the program has added
     to a stand-in, such as `self.count` in a subclass of threading.Thread. This attribute may have the name of a
     method of the stand-in, such as `self.step`.
     """
     if isinstance(target, IMMUTABLE_TYPES):
-        return isinstance(target, type) or is_own_module(target, run)
+        return isinstance(target, type) or is_own_module(target, run) or is_object_of_program(target, run)
     stand_ins = [each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}.")]
     if not any(name in names_of_stand_in(each) for each in stand_ins):
         return True

@@ -86,8 +86,9 @@ class ExploredProgram:
 def scenarios(path: Path) -> list[str]:
     """Return the names of the scenarios in a file, in the order of the file. Raises ProgramError.
 
-    A scenario is a function at the top of the file, named `scenario` or `scenario_...`. A function with parameters
-    is none: the explorer has no values for them.
+    A scenario is a function at the top of the file, named `scenario` or `scenario_...`. A function that needs
+    values for its parameters is none, and neither is a coroutine function. A file with only such ones is refused:
+    its author wants them to be explored.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -104,13 +105,28 @@ def scenarios(path: Path) -> list[str]:
         raise ProgramError(f"{path}: {reason}") from None
     except (RecursionError, MemoryError):
         raise ProgramError(f"{path}: an expression is nested too deeply") from None
-    return [
-        node.name
+    named = [
+        node
         for node in tree.body
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.name == "scenario" or node.name.startswith("scenario_"))
-        and not node.args.args
     ]
+    faults = {node.name: why_no_scenario(node) for node in named}
+    if named and all(faults.values()):
+        first = named[0]
+        raise ProgramError(f"{path}:{first.lineno}: {first.name}() {faults[first.name]}")
+    return [name for name, fault in faults.items() if not fault]
+
+
+def why_no_scenario(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return why the explorer cannot call a function, "" if it can."""
+    if isinstance(node, ast.AsyncFunctionDef):
+        return "is a coroutine function: write a scenario with `def`"
+    given = node.args
+    needed = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    if needed or any(default is None for default in given.kw_defaults):
+        return "has parameters, for which the explorer has no values"
+    return ""
 
 
 def of_function(function: Callable[[], Any], options: Options | None = None) -> ExploredProgram:

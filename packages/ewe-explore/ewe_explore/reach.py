@@ -6,7 +6,8 @@ a step of another lane then conflicts with it, wherever the object lies.
 
 The objects of the program's own classes are not searched, since their methods have points. There are two
 exceptions: a call of a library may read attributes (copy.copy(), operator.attrgetter()), and so do the methods that
-dataclasses generate, which have no points.
+dataclasses generate, and the patterns of `match`, which have no points. They read attributes in __slots__ and the
+variables of the classes, too, and see which attributes there are: the part "[]" of an object stands for that.
 
 No code of the program runs here: its classes may override __iter__(), keys() or __getattr__().
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import gc
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import (
     BuiltinFunctionType,
@@ -26,6 +28,7 @@ from types import (
     FrameType,
     FunctionType,
     GeneratorType,
+    MemberDescriptorType,
     MethodType,
     MethodWrapperType,
     ModuleType,
@@ -90,6 +93,11 @@ def is_own_class(kind: type, run: Run) -> bool:
     return kind.__module__ in run.own_modules
 
 
+def is_object_of_program(value: Any, run: Run) -> bool:
+    """Return whether an object has a class of the program: a tuple of such a class has attributes that change."""
+    return not isinstance(value, type | ModuleType) and is_own_class(type(value), run)
+
+
 def is_on_replacements(module: str) -> bool:
     """Return whether the explorer loads a module of a library on its replacements."""
     return module.startswith(PACKAGES_ON_REPLACEMENTS)
@@ -152,6 +160,29 @@ def elements(container: Any) -> list[Any]:
     return []
 
 
+def parts_of_class(value: Any, kind: type, run: Run) -> tuple[list[PartUse], list[Any]]:
+    """Return what an object has by the program's classes: the parts, and the values within them.
+
+    They are the object's attributes in __slots__, and the variables of the classes, which an object without such an
+    attribute has, too. The part "[]" of a class is the set of its variables.
+    """
+    parts: list[PartUse] = []
+    values: list[Any] = []
+    for each in kind.__mro__:
+        if not is_own_class(each, run):
+            continue
+        parts.append(PartUse(each, "[]", writes=False))
+        for name, variable in vars(each).items():
+            if isinstance(variable, MemberDescriptorType):
+                parts.append(PartUse(value, name, writes=False))
+                with suppress(AttributeError):  # it has no value yet
+                    values.append(variable.__get__(value, kind))
+            elif not name.startswith("__") and not hasattr(type(variable), "__get__"):
+                parts.append(PartUse(each, name, writes=False))
+                values.append(variable)
+    return parts, values
+
+
 def reached(
     values: Iterable[Any], run: Run, *, with_attributes: bool = False, is_deep: bool = True
 ) -> Reached:
@@ -199,6 +230,9 @@ def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> li
         found.calls_program = True
         found.parts.append(PartUse(value, "[]", writes=True))
         return []
+    if is_object_of_program(value, run) and isinstance(value, IMMUTABLE_TYPES):
+        inside = look_into_instance(value, found, run, with_attributes)
+        return inside + [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
     if isinstance(value, tuple | frozenset):
         return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
     if isinstance(value, (*IMMUTABLE_TYPES, *SKIPPED_TYPES)) or is_stand_in(value):
@@ -220,8 +254,10 @@ def look_into_instance(value: Any, found: Reached, run: Run, with_attributes: bo
         return []
     found.parts.append(PartUse(value, "[]", isinstance(value, Iterator)))  # to read an iterator changes it
     found.parts += [PartUse(value, name, writes=False) for name in inside]
+    of_class, class_values = parts_of_class(value, kind, run)
+    found.parts += of_class
     if inside or is_own_class(kind, run):
-        return list(inside.values())
+        return [*inside.values(), *class_values]
     found_inside = [each for each in gc.get_referents(value) if each is not kind]
     if isinstance(value, zip | map):  # they keep their iterators in a tuple
         return [each for inner in found_inside for each in (inner if isinstance(inner, tuple) else (inner,))]

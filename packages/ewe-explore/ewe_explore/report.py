@@ -13,6 +13,7 @@ Read next: search.py.
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 import time
@@ -204,6 +205,8 @@ def explore(
 ) -> Exploration:
     """Search for a schedule with which a scenario fails, for at most `seconds` or `runs`.
 
+    Then make its failure small, for at most `seconds` again, or DEFAULT_SEARCH_S if that is longer.
+
     scenario: a function at the top of a file. It starts threads and has assertions. spurious: conditions may wake
     up without a notify. early_timeouts: a timeout may expire while other threads still work. Raises ProgramError if
     the scenario cannot be explored.
@@ -236,7 +239,9 @@ def explore(
     if failed is not None:
         if failed.problem is not None and failed.problem.kind in NO_VERDICT:
             raise ProgramError(failed.problem.headline)
-        result.failure = Shrinker(search, failure_of(failed)).shrink()
+        # Without a limit of time for the search, shrink.py's number of steps is the limit
+        until = time.monotonic() + max(seconds, DEFAULT_SEARCH_S) if runs is None else math.inf
+        result.failure = Shrinker(search, failure_of(failed), until).shrink()
         add_story(result)
     result.seconds = time.monotonic() - began
     return result

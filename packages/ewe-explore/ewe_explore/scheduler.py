@@ -492,9 +492,14 @@ class Run:
         file, line = location_of(reason, self.options.own_directories)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = text_of(reason).split("\n", 1)[0]
+        what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
         # An assertion of harness.py has its text; one of the student has its source line
         if file.startswith(PACKAGE_DIRECTORY) and not file.startswith(SAMPLES_DIRECTORY):
             headline = f"{lane.name}: {text}"
+            if kind == "exception" and (start := self.start_of(lane)) is not None:
+                # The call of the thread's function has failed, for example with a wrong number of arguments
+                file, line = start.file, start.line
+                headline = f"{lane.name} dies of {what}; it is started at {base_name(file)}:{line}"
         elif kind == "assertion":
             code = source(file, line)
             is_short = code.startswith("assert") and len(code) <= MAX_QUOTED_CODE_CHARS
@@ -503,9 +508,18 @@ class Run:
                 f": {text}" if text else ""
             )
         else:
-            what = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
             headline = f"{lane.name} dies of {what}, at {base_name(file)}:{line}"
         self.finish(Problem(kind, headline, lane.number, file, line, type(reason).__name__))
+
+    def start_of(self, lane: Lane) -> Step | None:
+        """Return the step that has started a lane; None for the main thread."""
+        for step in self.steps:
+            # `is`: a thread of the program may have its own __eq__()
+            if step.verb == "starts" and (
+                step.target is lane or getattr(step.target, "explored_lane", None) is lane
+            ):
+                return step
+        return None
 
     def end_lane(self, lane: Lane) -> None:
         """Check the invariants after the lane's last step, end the lane, and pass the baton on.

@@ -15,11 +15,17 @@ make a schedule small:
 
 After a failing run the schedule is normalized: it keeps only the deviations that really happened.
 
+Possible failure: the program is large, and one run takes seconds. The shrinking then ends at a time that its caller
+gives, and after MAX_SHRINK_STEPS in any case. The smallest failure so far is the result. If pass 2 has not ended,
+the report does not call it the smallest.
+
 Read next: explain.py.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -28,6 +34,8 @@ from ewe_explore.search import MAX_UNTRIED_SCHEDULES, FailingSchedule, Replay, S
 
 MAX_PROOF_RUNS = 1500  # runs for pass 2
 MOVE_RUNS = 400  # runs for pass 3
+# Steps of all runs together: some minutes. They end the shrinking at the same run on every machine
+MAX_SHRINK_STEPS = 20_000_000
 MAX_MOVE_DECISIONS = 40  # by how many decisions pass 3 moves a deviation to an earlier place
 
 
@@ -39,10 +47,12 @@ class ScheduleSize(NamedTuple):
 
 
 class Shrinker:
-    """Makes one failure small."""
+    """Makes one failure small. until: a time of time.monotonic(), after which no run begins."""
 
-    def __init__(self, search: Search, found: FailingSchedule) -> None:
+    def __init__(self, search: Search, found: FailingSchedule, until: float = math.inf) -> None:
         self.search = search
+        self.until = until
+        self.steps = 0  # of all runs of the shrinking
         self.best = found  # the smallest failing schedule so far
         # Of the schedules that fail in another way. Not the failure itself: it would keep the objects of its run
         self.smallest_other: ScheduleSize | None = None
@@ -71,19 +81,24 @@ class Shrinker:
         self.runs += 1
         run = Run(Replay(schedule), self.search.options)
         self.search.run_program(run)
+        self.steps += len(run.steps)
         self.search.note_run(run)  # it may show more lines at which a switch can matter
         return run
 
+    def is_over(self) -> bool:
+        """Return whether the time or the steps of the shrinking are used up."""
+        return self.steps >= MAX_SHRINK_STEPS or time.monotonic() >= self.until
+
     def shrink(self) -> FailingSchedule:
-        """Return the smallest failure."""
+        """Return the smallest failure that was found within the limits."""
         self.leave_out()
         self.prove()
         self.move()
         self.leave_out()
         self.best.others = self.smallest_other is not None and self.is_smaller(self.smallest_other)
         self.best.tried = self.runs
-        # A smaller schedule may need a switch at an access that no run has shown
-        self.best.complete = self.best.complete and not self.search.unseen
+        # A smaller schedule may need a switch at an access that no run has shown. The empty one is the smallest
+        self.best.complete = not self.best.schedule or (self.best.complete and not self.search.unseen)
         return self.best
 
     def leave_out(self) -> None:
@@ -93,6 +108,8 @@ class Shrinker:
         while self.best.schedule:
             schedule = self.best.schedule
             for start in range(0, len(schedule), part_size):
+                if self.is_over():
+                    return
                 shorter = schedule[:start] + schedule[start + part_size :]
                 # If the shorter schedule fails, fails() has stored it in `best`: begin again with that schedule
                 if self.fails(shorter) and len(self.best.schedule) < len(schedule):
@@ -126,7 +143,7 @@ class Shrinker:
         """
         untried: deque[tuple[Schedule, ScheduleSize]] = deque([((), ScheduleSize(0, 0))])
         dropped = False  # there were more than MAX_UNTRIED_SCHEDULES
-        while untried and self.runs < budget:
+        while untried and self.runs < budget and not self.is_over():
             schedule, size = untried.popleft()
             if not self.is_smaller(size):
                 continue
@@ -164,7 +181,7 @@ class Shrinker:
                 # A deviation stays behind the one before it
                 earliest = last_decision(before.schedule[:position]) + 1
                 for earlier in range(max(earliest, decision - MAX_MOVE_DECISIONS), decision):
-                    if self.runs >= budget:
+                    if self.runs >= budget or self.is_over():
                         break
                     moved = Deviation(earlier, lane)
                     self.fails((*before.schedule[:position], moved, *before.schedule[position + 1 :]))

@@ -6,6 +6,7 @@ Read next: page.py, which writes the timeline as a page.
 from __future__ import annotations
 
 import textwrap
+from unicodedata import east_asian_width
 
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.folding import fold_for_terminal
@@ -58,26 +59,30 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
         following = f"; {story.lanes[event.other]} goes on" if event.other != event.lane else ""
         lines = textwrap.wrap(f"✂ {event.text}{following}", max(size * (len(columns) - column) - 2, size - 2))
         return [
-            rails(columns, size, column, colour, f"{event.line or '':>4}  ")
+            rails(columns, size, column, colour, gutter(event, is_first=not number))
             + paint(line, FAINT_ITALIC, colour)
-            for line in lines
+            for number, line in enumerate(lines)
         ]
     mark = "⏳ " if event.kind == "wait" else ""
     lines = textwrap.wrap(mark + event.text, size - 2)
     found = []
     for number, line in enumerate(lines):
-        gutter = f"{event.line or '':>4}  " if not number else " " * GUTTER_CHARS
         cells = [
             cell(line, size, lane, colour, "") if lane == event.lane else cell("│", size, lane, colour, FAINT)
             for lane in columns
         ]
-        found.append((gutter + "".join(cells)).rstrip())
+        found.append((gutter(event, is_first=not number) + "".join(cells)).rstrip())
     return found
 
 
-def rails(columns: dict[int, int], size: int, before: int, colour: bool, gutter: str) -> str:
-    """Return the gutter and the lanes to the left of a column."""
-    return gutter + "".join(
+def gutter(event: TimelineEvent, *, is_first: bool) -> str:
+    """Return what stands to the left of an event's lanes: in its first row the line of the source."""
+    return f"{event.line or '':>4}  " if is_first else " " * GUTTER_CHARS
+
+
+def rails(columns: dict[int, int], size: int, before: int, colour: bool, left: str) -> str:
+    """Return the gutter and the lanes to the left of a column. left: the gutter."""
+    return left + "".join(
         cell("│", size, lane, colour, FAINT) for lane, column in columns.items() if column < before
     )
 
@@ -85,4 +90,9 @@ def rails(columns: dict[int, int], size: int, before: int, colour: bool, gutter:
 def cell(text: str, size: int, lane: int, colour: bool, style: str = "") -> str:
     """Return a text in the colour of its lane, padded to the width of a lane."""
     code = ";".join(each for each in (style, str(ANSI_COLOURS[lane % len(ANSI_COLOURS)])) if each)
-    return paint(text, code, colour) + " " * max(size - len(text), 1)
+    return paint(text, code, colour) + " " * max(size - terminal_columns(text), 1)
+
+
+def terminal_columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: `⏳`, and each Chinese character, takes two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

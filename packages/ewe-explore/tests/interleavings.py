@@ -65,6 +65,10 @@ STATEMENTS = (
     "R = repr(point)", "R = reader()", "R = view[0]", "raw[0] = C", "view[0] = C", "R = bytes(raw)",
     "R = operator.attrgetter('n')(box)", "R = min(t, default=0)",
     "R = list(zip(t, pair))", "R = list(map(int, t))", "R = '%s' % (nested,)", "R = any(t)",
+    "operator.setitem(pair, 0, C)", "operator.iconcat(l, [C])", "operator.methodcaller('append', C)(l)",
+    "name.n = C", "name.n += C", "R = name.n", "slot.x = C", "R = slot == Slot(0)", "R = copy.copy(slot).x",
+    "box.x = C", "del box.x", "R = getattr(copy.copy(box), 'x', None)", "R = copy.copy(sub).n",
+    "R = max([1], key=l.append)",
     "R = vars(box)['n']", "vars(box)['n'] = C", "globals()['g'] = C", "R = sorted(t, key=key)", "box.l = [C]",
 )  # fmt: skip
 # Statements with locks and the like. Each wait ends, so that no outcome is a deadlock
@@ -100,6 +104,9 @@ OBJECTS = (
     ("space", "from types import SimpleNamespace\nspace = SimpleNamespace(n=0)\n", "space.n"),
     ("point Point", "from dataclasses import dataclass\n@dataclass\nclass Point: x: int\npoint = Point(0)\n",
      "point.x"),
+    ("name", "class Name(str): pass\nname = Name()\nname.n = 0\n", "name.n"),
+    ("slot Slot", "from dataclasses import dataclass\n@dataclass(slots=True)\nclass Slot: x: int\nslot = Slot(0)\n",
+     "slot.x"),
     ("view raw", "raw = bytearray(b'0')\nview = memoryview(raw)\n", "bytes(raw)"),
     ("operator", "import operator\n", "0"),
     ("lock rlock q event cond sem barrier time", "import queue, threading, time\nlock, rlock = threading.Lock(), "

@@ -78,6 +78,78 @@ def test_each_way_to_write_is_a_step(name: str, tmp_path: Path) -> None:
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+IMMUTABLE_CLASSES = (
+    "str",
+    "int",
+    "float",
+    "bytes",
+    "tuple",
+    "frozenset",
+    "collections.namedtuple('Base', ())",
+)
+
+
+@pytest.mark.parametrize("change", ["own.n += 1", "own.add()", "setattr(own, 'n', own.n + 1)"])
+@pytest.mark.parametrize("base", IMMUTABLE_CLASSES)
+def test_an_object_of_an_immutable_class_has_attributes_that_change(
+    base: str, change: str, tmp_path: Path
+) -> None:
+    text = (
+        f"import collections\nclass Own({base}):\n    def add(self): self.n = self.n + 1\nown = Own()\nown.n = 0\n"
+        f"def read(): {change}\nwrite = read\n"
+    )
+    result = explored(tmp_path / "own.py", text + BOTH + "    assert own.n == 2\n")
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+# No other step changes the object: whether two threads share it depends on this call alone
+CHANGED_BY_A_FUNCTION = {
+    "operator.setitem": "operator.setitem(table, 'n', table['n'] + 1)",
+    "operator.iconcat": "operator.iconcat(items, [len(items)])",
+    "a function of a function": "functools.reduce(operator.iadd, [[len(items)]], items)",
+    "an object that calls a method": "operator.methodcaller('append', len(items))(items)",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_BY_A_FUNCTION)
+def test_a_function_of_a_library_changes_its_argument(name: str, tmp_path: Path) -> None:
+    text = TWO.replace("return max(box.n, Box.n)", "return max(table['n'], len(set(items)))")
+    result = explored(tmp_path / "function.py", text.replace("CHANGE", CHANGED_BY_A_FUNCTION[name]))
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+# The objects, the statement of write(), and the end of get(): code without points reads there
+READ_BY_A_LIBRARY = {
+    "a variable of a class": ("class P: n = 0\np = P()", "P.n = 1", "match p:\n        case P(n=1): return 'new'"),
+    "an attribute in __slots__": (
+        "class P: __slots__ = ('n',)\np = P(); p.n = 0", "p.n = 1", "return 'new' if copy.copy(p).n else ''",
+    ),
+    "a dataclass with __slots__": (
+        "@dataclass(slots=True)\nclass P: n: int = 0\np = P()", "p.n = 1", "return 'new' if p == P(1) else ''",
+    ),
+    "a new attribute": ("class P: pass\np = P()", "p.n = 1", "return str(getattr(copy.copy(p), 'n', ''))"),
+    "a new variable of a class": (
+        "class P: pass\np = P()", "P.n = 1", "match p:\n        case P(n=1): return 'new'",
+    ),
+    "an attribute that is deleted": (
+        "class P: pass\np = P(); p.n = ''", "del p.n", "return getattr(copy.copy(p), 'n', 'new')",
+    ),
+    "an attribute that delattr() deletes": (
+        "class P: pass\np = P(); p.n = ''", "delattr(p, 'n')", "return getattr(copy.copy(p), 'n', 'new')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ_BY_A_LIBRARY)
+def test_what_a_library_reads_of_an_object_is_a_step(name: str, tmp_path: Path) -> None:
+    """The write comes between two reads in some schedule."""
+    setup, write, read = READ_BY_A_LIBRARY[name]
+    text = f"{setup}\ndef write():\n    {write}\ndef get():\n    {read}\n    return ''\n"
+    text += "def read():\n    first = get()\n    assert get() == first\n"
+    result = explored(tmp_path / "library.py", text + BOTH)
+    assert result.failure is not None and len(result.failure.schedule) <= 2, result.text()
+
+
 # A thread changes the lists within `a` and `b`, the other reads both between the two changes
 READS = (
     "str({0})", "{0} == [[]]", "[[]] == {0}", "f'{{{0}}}'", "repr(({0},))", "'%s' % ({0},)", "[] in {0}",
@@ -127,6 +199,15 @@ FAILS = {
     "an attribute in a pattern": (
         "box = SimpleNamespace(n=0)", "box.n = 1",
         "first = box.n\n    match first:\n        case box.n: return\n    assert False",
+    ),
+    "a key that changes another list": (
+        "t = [0]", "sorted([1], key=t.append)", "first = len(t); assert len(t) == first",
+    ),
+    "the name of a thread": (
+        "t = threading.Thread(target=print)", "t.name = 'new'", "first = t.name; assert t.name == first",
+    ),
+    "a thread that becomes a daemon": (
+        "t = threading.Thread(target=print)", "t.daemon = True", "first = t.daemon; assert t.daemon == first",
     ),
     "abort": (
         "a, b = threading.Barrier(2), threading.Barrier(2)", "a.abort(); b.abort()",
@@ -274,6 +355,7 @@ UNSEEN = {
     "exec": ("exec('box.n += 1')", "the accesses within exec(…) (unseen.py:"),
     "file": ("os.path.exists('a') or box.n", "the effects of os.path.exists() (unseen.py:"),
     "open": ("open(os.devnull).close()", "the effects of open() (unseen.py:"),
+    "a file that is open": ("output.flush(); box.n", "the effects of output.flush() (unseen.py:"),
     "a cache": ("cached(); box.n", "the steps within cached() (unseen.py:"),
     "a property": ("lazy.value; box.n", "that lazy.value stores its value (unseen.py:"),
     "a key": ("items.sort(key=lambda n: box.n)", "the accesses of items.sort"),
@@ -288,6 +370,9 @@ UNSEEN = {
     "the lock of a condition": (
         "try: changed.notify()\n    except RuntimeError: pass\n    with changed: pass",
         "whether changed 1 is locked here",
+    ),
+    "a class that is registered": (
+        "from collections.abc import Sized; Sized.register(type('Own', (), {}))", "the effects of Sized.register()",
     ),
     "a port": ("import socket; socket.socket().bind(('127.0.0.1', 7000))", "whether port 7000 is free here"),
     "join": ("if threading.current_thread() is not last: last.join()", "a call of join() before the start"),
@@ -306,7 +391,7 @@ class Equal:
 def cached(): return box.n
 box, lazy, items, number, waiting, lock, equal = Box(), Lazy(), [0], 0, queue.Queue(), threading.Lock(), Equal()
 box.n = 0
-names = vars(box)
+names, output = vars(box), open(1, 'w', closefd=False)
 changed = threading.Condition(threading.Lock())
 lock.acquire()
 def work():
@@ -379,6 +464,12 @@ SEEN = {
     "an exception": "with lock:\n        try: table['none']\n        except KeyError as error: str(error)",
     "json of its own": "json.dumps({'n': [1, 2]}); copy.copy([1]); operator.itemgetter(0)([1])",
     "a time": "import time; time.sleep(random.uniform(0, 1)); time.monotonic()",
+    "a date": "import datetime; str(datetime.datetime.now() + datetime.timedelta(1))",
+    "a socket as a file": (
+        "import socket; a, b = socket.socketpair(); a.sendall(b'x\\n'); b.makefile('rb').readline()"
+    ),
+    "memory as a file": "import io; file = io.StringIO(); file.write('a'); file.getvalue()",
+    "output": "import sys; print('a', file=sys.stderr); sys.stderr.write('')",
     "a local variable with the name of a shared one": "table = {2: 3}; table[2] += 1",
 }  # fmt: skip
 

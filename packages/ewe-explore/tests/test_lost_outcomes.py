@@ -55,6 +55,9 @@ PAIRS = [
     (["box.call = None"], ["if box.call: R = box.call()"]),
     (["d['x'] = C"], ["for R in d: pass"]),
     (["d.pop('k', 0)", "R = reader()"], ["d['k'] = C"]),
+    (["operator.setitem(pair, 0, C)"], ["operator.setitem(pair, 0, C)", "R = tuple(pair)"]),
+    (["name.n = C"], ["R = name.n", "R = name.n"]),
+    (["slot.x = C"], ["R = slot == Slot(0)", "R = slot == Slot(0)"]),
 ]
 
 

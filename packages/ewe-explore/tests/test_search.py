@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
 import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.server import wait_until
 
-from ewe_explore import RaceFound, always, explore, shrink
+from ewe_explore import RaceFound, always, explore, report, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
 from ewe_explore.page import split_name
 from ewe_explore.points import MODULE_NAMES, SOURCE_POINTS
 from ewe_explore.primitives import Condition
-from ewe_explore.program import ExploredProgram
+from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import (
     SAMPLES_DIRECTORY,
@@ -184,6 +187,17 @@ ENDS = [
     ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
     ("import os.path; os.fork()", "exception", "os.fork() cannot be explored"),
+    (
+        "import multiprocessing as m; m.Process().start()",
+        "exception",
+        "m.Process().start() cannot be explored",
+    ),
+    ("import multiprocessing as m; m.Pool(1)", "exception", "m.Pool() cannot be explored"),
+    (
+        "from concurrent.futures import ProcessPoolExecutor as Pool; Pool(1).submit(int)",
+        "exception",
+        "Pool() cannot be explored",
+    ),
     ("import os.path as path; assert path.join('a', 'b') == 'a/b'", None, ""),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
@@ -685,6 +699,127 @@ def test_a_proof_stores_so_many_untried_schedules_at_most(monkeypatch: pytest.Mo
     assert result.failure is not None and not result.failure.complete
 
 
+def test_the_rows_of_a_narrow_terminal_have_one_number_and_straight_lanes() -> None:
+    """A wait has a sign that takes two columns of a terminal, and a long stop has several rows."""
+    events = [
+        TimelineEvent("stop", 0, "is stopped before it calls self.letters.append(letter)", line=12, other=1),
+        TimelineEvent("wait", 0, "waits for arrived", line=18),
+        TimelineEvent("step", 0, "acquires arrived", line=19),
+        TimelineEvent("step", 1, "ends", line=20),
+    ]
+    drawn = timeline(Story(["main", "线程"], events, "", [], [], "deadlock"), 50).splitlines()
+    assert [line[:6].strip() for line in drawn[2:]] == ["12", "", "18", "19", "20"]
+    waits, acquires = drawn[4:6]
+    assert waits.index("│") + 1 == acquires.index("│")
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("def scenario(pool): pass", "scenario() has parameters, for which the explorer has no values"),
+        ("def scenario_stop(*, pool): pass", "scenario_stop() has parameters, for which"),
+        ("async def scenario(): pass", "scenario() is a coroutine function: write a scenario with `def`"),
+    ],
+)
+def test_a_scenario_that_cannot_be_called_is_not_left_out(function: str, says: str, tmp_path: Path) -> None:
+    """Without it, the report would say that the file passes, and starts no thread."""
+    path = tmp_path / "wrong.py"
+    path.write_text(f"import threading\n{function}\n")
+    with pytest.raises(ProgramError, match=re.escape(f"{path}:2: {says}")):
+        scenarios(path)
+    path.write_text(f"{function}\ndef scenario_two(workers=2, *more, name='x'): pass\n")
+    assert scenarios(path) == ["scenario_two"]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "threading.Thread(target=work).start()",
+        "threading.Timer(1, work).start()",
+        "_thread.start_new_thread(work, ())",
+        "threading.Thread(target=5).start()",
+    ],
+)
+def test_a_thread_whose_function_cannot_be_called_is_told_with_its_line(start: str, tmp_path: Path) -> None:
+    text = "import _thread, threading, time\ndef work(number): pass\n"
+    text += f"def scenario():\n    {start}\n    time.sleep(2)\n"
+    result = explore(program(tmp_path / "called.py", text), runs=5)
+    assert (
+        result.failure is not None and result.failure.complete
+    )  # no schedule is smaller than the default one
+    assert "dies of TypeError: " in result.failure.problem.headline
+    assert result.failure.problem.headline.endswith("; it is started at called.py:4")
+
+
+@pytest.mark.parametrize(
+    "now", ["datetime.now()", "datetime.today()", "datetime.now(UTC)", "datetime.utcnow()"]
+)
+def test_a_date_is_of_the_clock_of_the_explorer(now: str, tmp_path: Path) -> None:
+    """A loop until a moment would wait for the real clock, and end by its number of steps."""
+    text = (
+        "import pickle, threading, time\nfrom datetime import UTC, datetime, timedelta\ndef work():\n"
+        f"    end = {now} + timedelta(hours=1)\n    while {now} < end: time.sleep(600)\n"
+        "def scenario():\n    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    for thread in threads: thread.start()\n    for thread in threads: thread.join()\n"
+        "    assert abs(datetime.now().timestamp() - time.time()) < 1e-3\n"
+        "    assert repr(datetime(2026, 1, 2)) == 'datetime.datetime(2026, 1, 2, 0, 0)'\n"
+        "    copied = pickle.loads(pickle.dumps(datetime(2026, 1, 2)))\n"
+        "    assert copied == datetime(2026, 1, 2) and isinstance(copied, datetime)\n"
+    )
+    result = explore(program(tmp_path / "date.py", text), runs=5)
+    assert result.failure is None, result.text()
+
+
+def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
+    """Return a search in the sample forks_three, and a failure whose schedule is not the smallest."""
+    sample = ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario")
+    search = Search(sample.start, sample.options, seed=1)
+    found = None
+    for number in range(400):
+        run = search.attempt() if number < 20 else search.run_with_priorities()
+        if run is not None and run.problem is not None and len(run.deviations) > 2:
+            found = failure_of(run)
+            break
+    assert found is not None
+    return search, found
+
+
+def test_shrinking_ends_at_its_time_with_the_smallest_failure_so_far() -> None:
+    """A run of a large program takes seconds, and the shrinking makes thousands of runs."""
+    search, found = failure_of_three_forks()
+    shrinker = Shrinker(search, found, until=time.monotonic())
+    assert (shrinker.shrink(), shrinker.runs) == (found, 0)
+    assert not found.complete  # the report says "perhaps not the smallest"
+    assert Shrinker(search, found).shrink().complete  # without a limit it is proven
+
+
+def test_shrinking_ends_after_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "MAX_SHRINK_STEPS", 200)
+    search, found = failure_of_three_forks()
+    shrinker = Shrinker(search, found)
+    smallest_so_far = shrinker.shrink()
+    assert shrinker.steps < 200 + search.most_steps and not smallest_so_far.complete
+    assert found.problem.is_same_failure(shrinker.run(smallest_so_far.schedule).problem)
+
+
+@pytest.mark.parametrize("limit", [{"seconds": 3.0}, {"seconds": 60.0}, {"runs": 400}])
+def test_the_search_sets_the_time_of_the_shrinking(
+    limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the search may take, and at least ten seconds. A number of runs is the same on every machine."""
+    times: list[float] = []
+
+    class Recorded(Shrinker):
+        def __init__(self, search: Search, found: FailingSchedule, until: float) -> None:
+            times.append(until - time.monotonic())
+            super().__init__(search, found, until)
+
+    monkeypatch.setattr(report, "Shrinker", Recorded)
+    explore(ExploredProgram(Path(SAMPLES_DIRECTORY, "forks.py"), "scenario"), **limit)
+    expected_s = max(limit.get("seconds", math.inf), report.DEFAULT_SEARCH_S)
+    assert times == [pytest.approx(expected_s, abs=0.5)]
+
+
 def test_an_invariant_leaves_no_object_of_a_call(tmp_path: Path) -> None:
     text = (
         "from ewe_explore import always\ndef scenario():\n    table = {}\n"
@@ -868,6 +1003,7 @@ def test_a_text_that_has_no_bytes_in_utf_8_is_shown(
         ("count --nonsense", "unrecognized arguments"),
         ("count --runs 50 --html {dir}/none/race.html", "cannot write"),
         ("count --model Missing --runs 2", "there is no class Missing"),
+        ("{dir}/mine.py --runs 2 --html {dir}/mine.py", "is the program: write the timeline to another file"),
     ],
 )
 def test_a_wrong_command_is_one_line(
@@ -875,6 +1011,7 @@ def test_a_wrong_command_is_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text("def scenario(:\n")
     (tmp_path / "nul.py").write_bytes(b"\0")
+    (tmp_path / "mine.py").write_text("def scenario(): 1 / 0\n")
     (tmp_path / "deep.py").write_text(f"def scenario(): pass\nn = 1{' + 1' * 900}\n")
     assert main(arguments.format(dir=tmp_path).split()) == 2
     error = capsys.readouterr().err

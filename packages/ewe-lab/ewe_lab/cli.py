@@ -294,10 +294,12 @@ def run_experiments(options: argparse.Namespace) -> int:
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import ExperimentTable
-    from ewe_lab.experiments.catalog import CATALOG
+    from ewe_lab.experiments.catalog import CATALOG, CHECKS
+    from ewe_lab.experiments.papers import check_code
     from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
     chosen = chosen_experiments(options, CATALOG)
+    check_code(chosen, CHECKS)
     if any(experiment.loads for experiment in chosen):
         raise_if_extra_is_missing()
     plan = []

@@ -90,8 +90,12 @@ def fill_tables(
         with progress, LabBench(progress, quick=quick, repeats=repeats) as lab:
             for planned in plan:
                 results.tables.append(planned.table)
-                status = max(status, fill_table(planned, lab, progress))
-                print_table(planned, progress)  # first: the disk may be full
+                try:
+                    status = max(status, fill_table(planned, lab, progress))
+                    print_table(planned, progress)  # first: the disk may be full
+                except Exception:  # a mistake in the experiment, or in its check: the figures stay
+                    save(results, directory / "results.json")
+                    raise
                 save(results, directory / "results.json")
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -134,6 +138,7 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
         raise
     except FAILURES as reason:
         table.notes.append(f"The experiment could not go on: {reason}.")
+        table.interrupted = True  # it lacks rows, so it says nothing about the claim
         return 1
     finally:
         progress.end_table()

@@ -31,6 +31,7 @@ from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import (
     LabError,
+    bounded_file,
     has_ended,
     last_line,
     on_core,
@@ -212,7 +213,7 @@ class LabBench:
         for name, value in load.headers:
             command += ["--header", name, value]
         with (
-            tempfile.TemporaryFile() as output,
+            bounded_file() as output,
             running(command, output, self.load_core, env=environment()) as started,
         ):
             try:

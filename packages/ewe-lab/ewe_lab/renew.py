@@ -33,7 +33,7 @@ from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE, OtherProgramsWatch
 from ewe_lab.bench.processes import two_cores
-from ewe_lab.bench.results import BadResults, ExperimentTable, Results, load
+from ewe_lab.bench.results import BadResults, ExperimentTable, Results, load, results_of_text
 from ewe_lab.report import claims, kept_reports
 from ewe_lab.report.claims import KeptFinding, KeptFindings
 
@@ -191,16 +191,20 @@ class Renewer:
     def add_table_to_page(self, results: Results, table: ExperimentTable) -> None:
         """Add the finding on a table to the page, the file beside it, and the small report.
 
-        An earlier finding stays if it says more (claims.KeptFinding.rank()). Raises OSError, BadResults.
+        An earlier finding stays if it says more (claims.KeptFinding.rank()). Raises OSError, BadResults. The small
+        report is judged, and not the whole one, whose figures have more digits: after a change of the rules only
+        the small one is left, and the page must say what it says.
         """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
-        reasons = list(kept.add_findings(results))  # why the earlier finding stays; none if it is replaced
+        file = kept_reports.report_file(self.renewal.reports, table.id)
+        text = kept_reports.text_of(results, table, self.code)
+        # Why the earlier finding stays; none if it is replaced
+        reasons = list(kept.add_findings(results_of_text(text, str(file))))
         for reason in reasons:
             say(reason)
         if not reasons:
-            report = kept_reports.write(results, table, self.renewal.reports, self.code)
-            list(kept.add_findings(load(report)))  # its figures have fewer digits: the page says what it says
+            kept_reports.write_text(text, file)
             claims.write(kept, page)
             say(f"{table.id}: {kept.findings[table.id].word}")
 

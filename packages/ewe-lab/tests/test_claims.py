@@ -166,6 +166,15 @@ def test_a_machine_has_one_letter() -> None:
     assert "- **A**" not in claims.markdown(kept)  # no finding is of this machine any more
 
 
+def test_each_of_many_machines_has_letters_of_its_own() -> None:
+    kept = claims.KeptFindings()
+    letters = [kept.letter_of_machine({"memory": f"{number} GB"}) for number in range(800)]
+    assert letters[:2] + letters[25:28] + letters[51:53] == ["A", "B", "Z", "AA", "AB", "AZ", "BA"]
+    assert letters[701:703] == ["ZZ", "AAA"]
+    assert len({*letters}) == len(letters) and all(each.isalpha() for each in letters)
+    assert kept.letter_of_machine({"memory": "27 GB"}) == "AB"
+
+
 def test_what_cannot_be_written_leaves_the_findings_that_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

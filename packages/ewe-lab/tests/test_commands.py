@@ -347,6 +347,7 @@ def test_a_program_that_does_not_end_ends_only_its_experiment() -> None:
         assert fill_table(PlannedTable(table, run, 1.0), lab, Progress(file=io.StringIO())) == 1
     assert [cell.server for cell in table.cells] == ["ewe"]
     assert "The experiment could not go on: Command '['javac']' timed out after 60 seconds." in table.notes
+    assert table.interrupted  # the page of claims keeps nothing of it
 
 
 @pytest.mark.starts_processes

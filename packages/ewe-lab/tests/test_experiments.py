@@ -36,6 +36,7 @@ from ewe_lab.experiments import (
     slow,
     t_a8,
     t_a12,
+    t_crash,
     t_poll,
     thesis_memory,
     thesis_static,
@@ -614,6 +615,42 @@ def test_checks(id: str, rows: list[tuple[str, str, float | None, float]], word:
     found = CHECKS[id](measured("extra.figure", *rows))
     assert found.word == word
     assert found.sentence.endswith(".")
+
+
+# The server, the column, the rate, and the share of its core that the load generator used
+LIMITED_ROWS = [
+    ("E-C4", [("fork", "persistent", 9, 0.9), ("fork", "not persistent", 1, 0.1)], "holds"),
+    ("E-C4", [("fork", "persistent", 9, 0.1), ("fork", "not persistent", 1, 0.9)], "not testable"),
+    ("E-C4", [("fork", "persistent", 1, 0.9), ("fork", "not persistent", 9, 0.1)], "not testable"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.9), ("TLS", "nginx, keep-alive", 6, 0.1)], "not testable"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.9)], "holds"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.9), ("TLS", "nginx, keep-alive", 3, 0.1)], "does not hold"),
+    ("T-ST1n", [("nginx", "1 request", 9, 0.9), ("nginx", "2 requests", 9, 0.9)], "not testable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "rows", "word"), LIMITED_ROWS)
+def test_a_check_does_not_judge_the_load_generator(
+    id: str, rows: list[tuple[str, str, int, float]], word: str
+) -> None:
+    """Two servers that are faster than the load generator have the same rate. This says nothing about them."""
+    table = ExperimentTable(id, cells=[
+        Cell(server, column, samples=[Sample("ab", 1, replies=rate, client=share)])
+        for server, column, rate, share in rows
+    ])  # fmt: skip
+    assert CHECKS[id](table).word == word
+
+
+def test_a_check_of_an_interrupted_run_names_what_is_missing() -> None:
+    """A run may have ended between the two figures of a model."""
+    rows = [
+        (name, column, None, 0.0)
+        for name in ("fork", "thread")
+        for column in (t_crash.LOST_COLUMN, t_crash.NEW_CLIENT_COLUMN)
+    ]
+    for missing in range(len(rows)):
+        part = [row for index, row in enumerate(rows) if index != missing]
+        assert t_crash.check(measured("extra.figure", *part)).word == "not testable"
 
 
 def applications(thread: float, uvloop: float, standard: float) -> ExperimentTable:

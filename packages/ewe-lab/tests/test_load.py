@@ -6,12 +6,15 @@ import errno
 import io
 import itertools
 import math
+import os
 import random
 import re
 import shlex
 import socket
 import ssl
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +25,7 @@ import pytest
 from support.known_server import DELAY, KnownServers
 
 from ewe_lab.bench.experiment import Load, ServerUnderTest
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import OUTPUT_BYTES, LabError
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Sample, Times, figure, times_needed
 from ewe_lab.bench.verdicts import winners
@@ -38,7 +41,7 @@ from ewe_lab.load.client import (
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.load.run import choose_tool, measure_with_wrk
+from ewe_lab.load.run import choose_tool, measure_with_wrk, run
 from ewe_lab.load.wrk import WrkReport
 from ewe_lab.report import report
 from ewe_lab.report.summary import outcomes
@@ -51,6 +54,48 @@ def known() -> Iterator[KnownServers]:
     servers = KnownServers()
     yield servers
     servers.close()
+
+
+FLOODING_TOOL = """\
+#!{python}
+import os
+try:
+    for _ in range(200):
+        os.write(1, b"no answer came\\n" * 1000)
+except OSError:
+    pass
+open({size!r}, "w").write(str(os.fstat(1).st_size))
+"""
+
+
+@pytest.mark.parametrize("tool", ["wrk", "ab", "httperf"])
+def test_a_load_generator_that_prints_without_end_fills_no_disk(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may print a line for each failed request. The error has the last line that was kept."""
+    size = tmp_path / "size"
+    (tmp_path / tool).write_text(FLOODING_TOOL.format(python=sys.executable, size=str(size)))
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shape = "arrivals" if tool == "httperf" else "saturation"
+    load = Load(
+        shape, users=0 if tool == "httperf" else 1, rate=1, sessions=1, seconds=5, warm_up=0, tool=tool
+    )
+    with pytest.raises(LabError, match=f"^{tool}: no answer came$"):
+        run(load, "http://127.0.0.1:9/")
+    assert int(size.read_text()) == OUTPUT_BYTES
+
+
+def test_a_line_without_end_of_a_child_ends_the_load() -> None:
+    reader, writer = os.pipe()
+    child_of_load = subprocess.Popen(["cat", "/dev/zero"], stdout=writer)
+    os.close(writer)
+    try:
+        with open(reader, "rb") as answer, pytest.raises(LabError, match="printed a line of more than"):
+            list(child.lines_within(answer, 60.0))
+    finally:
+        child_of_load.kill()
+        child_of_load.wait()
 
 
 def free_url() -> str:

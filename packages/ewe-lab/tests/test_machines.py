@@ -24,6 +24,7 @@ import pytest
 from support.proc import command_line
 from support.server import wait_until
 
+from ewe_lab.bench import processes
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import OUTPUT_BYTES, LabError
 from ewe_lab.bench.results import Cell, Sample, Usage, load
@@ -121,6 +122,28 @@ def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None
         assert talk.begin({"role": "reader"}) == {"ready": "nginx"}
         assert os.fstat(talk.errors.fileno()).st_size == OUTPUT_BYTES
         assert talk.error_text().startswith("Permission denied (publickey).\n")
+
+
+@pytest.mark.starts_processes
+def test_an_ssh_that_does_not_end_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real ssh may have started a ProxyCommand."""
+    monkeypatch.setattr(session, "END_S", 0.2)
+    fake = tmp_path / "ssh"
+    fake.write_text('#!/bin/sh\nsleep 300 &\necho \'@ewe-lab {"ready": "nginx"}\'\nwait\n')
+    fake.chmod(0o755)
+    with Session(SshHost("lab7"), ssh=(str(fake),)) as talk:
+        talk.begin({"role": "reader"})
+        assert len(family_of(talk)) == 2
+    assert family_of(talk) == []
+
+
+def family_of(talk: Session) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    return [
+        each.pid
+        for each in processes.processes()
+        if each.session == talk.process.pid and each.state not in processes.ENDED_STATES
+    ]
 
 
 @pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])
@@ -383,6 +406,7 @@ def test_a_clock_that_differs_is_said(
 
 START_TIMES = """
 from ewe_lab.load import worker, users
+from ewe_lab.bench import processes
 from ewe_lab.bench.experiment import Load
 load, times = Load(users=6, think=0.6), []
 users.gevent.sleep = lambda seconds=0: times.append(round(seconds, 3))

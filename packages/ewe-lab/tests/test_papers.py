@@ -16,8 +16,15 @@ from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
-from ewe_lab.experiments.catalog import CATALOG
-from ewe_lab.experiments.papers import PACKAGE_DIRECTORY, Paper, paper, paper_of_experiment, papers
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
+from ewe_lab.experiments.papers import (
+    PACKAGE_DIRECTORY,
+    Paper,
+    check_code,
+    paper,
+    paper_of_experiment,
+    papers,
+)
 from ewe_lab.experiments.plain import Measurement, loads_of
 
 PAGE = ROOT / "packages/ewe-lab/docs/papers.md"
@@ -130,6 +137,30 @@ def test_the_example_runs(file: Path) -> None:
         ('source = "table 1"', 'source = "table 1"\nneeds = "it"\nrun = "e_t1"', "one of columns, run and needs"),
         ('source = "table 1"', 'like = "tabel"\nsource = "table 1"', "N-T1: there is no table like.tabel"),
         ('document = "Nine servers"', 'document = "Nine', "Illegal character"),
+        ('kind = "bars"', 'kind = "bar"', "charts: kind: there is no kind of chart 'bar'; did you mean \"bars\"?"),
+        ('kind = "lines"', 'kind = "lines", value = "rat"', "N-F1: charts: value: there is no figure 'rat'"),
+        ('columns = ["{column}"]', 'columns = ["keep"]', "N-T1: charts: columns: there is no column 'keep'"),
+        ('columns = ["{column}"]', "columns = [5]", "N-T1: charts: columns: 5 is not a text"),
+        ('{ name = "keep-alive"', "{ name = 5", "N-T1: columns: name: 5 is not a text"),
+        ('name = "keep-alive"', 'name = "a connection each"', "N-T1: two columns 'a connection each' measure"),
+        ('"small-pool", "asyncio"]', '"asyncio", "asyncio"]', "N-T1: column 'keep-alive', printed.small-pool"),
+        ("columns = [{ users", 'columns = [{ value = "rat", users', "columns: value: there is no figure 'rat'"),
+        ("[1, 10, 100]", "[0, 10, 100]", "N-F1: column '' has no users"),
+        ("users = 8, ", "", "N-T1: column 'keep-alive' has no users"),
+        ("users = 8", "users = -8", "N-T1: load: users: -8 is not a number from 0 on"),
+        ('shape = "closed", users', 'shape = "close", users', "N-T1: load: there is no shape 'close'"),
+        ('shape = "closed", users', 'shape = "arrivals", users', "load: a load of shape arrivals needs a rate"),
+        ("seconds = [0.5, 5], w", "seconds = [0.5, 0], w", "seconds and timeout have to be more than 0"),
+        ("minutes = 2", "minutes = inf", "N-T1: minutes: inf is not a number from 0 on"),
+        ("2100]", "-2100]", "printed.small-pool: -2100 is not a number from 0 on"),
+        ('reference = "small-pool"', 'reference = "pool"', "N-T1: reference: there is no measured or"),
+        ('"5 threads"\n', '"five"\n', "paper_reference: there is no measured"),
+        ('errata = ["The table calls the unit “hits”."]', "errata = [5]", "N-T1: errata: 5 is not a text"),
+        ('"--poolthreads", "5"', '"--poolthreads", 5', "tested.small-pool: options: 5 is not a text"),
+        ("errata =", 'link = "9mbit"\nerrata =', "N-T1: link: there is no link of '9mbit'; there are 10mbit"),
+        ("errata =", "notes = [5]\nerrata =", "N-T1: notes: 5 is not a text"),
+        ('server = "Core', "cores = 2\nserver = \"Core", "machine: cores: 2 is not a text"),
+        ("[experiment.N-F1]", '[experiment."N/F1"]', "experiment.N/F1: write an id with letters, digits"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(file: Path, old: str, new: str, message: str) -> None:
@@ -165,6 +196,68 @@ def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=re.escape(message)):
         paper(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "given"),
+    [
+        ("run", "no.such", ""),
+        ("run", "os.path:nothing", ""),
+        ("run", "os.path:sep", ""),
+        ("run", "ewe_lab.experiments.e_c4:run", "other = 1"),
+        ("check", "nothing", ""),
+        ("check", "os.path:expandvars2", ""),
+        ("check", "ewe_lab.experiments.plain:run", ""),
+        ("check", ".:x", ""),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
+    file: Path, key: str, name: str, given: str
+) -> None:
+    """The function of a check is needed when all cells have been measured, perhaps after hours."""
+    run = 'run = "e_t1"\n' if key == "check" else ""
+    facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
+    text = f'[experiment.N]\n{facts}{run}{key} = "{name}"\ngiven = {{ {given} }}\n'
+    file.write_text(text, encoding="utf-8")
+    found = paper(file)
+    with pytest.raises(ConfigError, match=f"^N: {key}: [^\n]*$"):
+        check_code(found.experiments, found.checks)
+
+
+MISTAKES = """
+from ewe_lab.bench.results import Cell, Sample
+
+def measure(lab):
+    yield Cell("a", value="extra.x", samples=[Sample("x", 1.0, extra={"x": 7.0})])
+
+def fail(lab):
+    yield from measure(lab)
+    raise KeyError("a mistake")
+
+def check(table):
+    raise ZeroDivisionError("a mistake")
+"""
+
+
+@pytest.mark.parametrize(
+    "functions", ['run = "my.own:fail"', 'run = "my.own:measure"\ncheck = "my.own:check"']
+)
+@pytest.mark.starts_processes
+def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, functions: str) -> None:
+    """An author sees the traceback, and the figures that were measured until then are in the file."""
+    facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
+    file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
+    (file.parent / "my").mkdir()
+    (file.parent / "my/own.py").write_text(MISTAKES, encoding="utf-8")
+    paths = os.pathsep.join([str(file.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "ewe_lab", "run", "N", "--quick", "--out", "out"],
+        capture_output=True, text=True, cwd=file.parent, timeout=120,
+        env=os.environ | {"EWE_LAB_PAPERS": str(file.parent), "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 1 and "a mistake" in done.stderr
+    (table,) = json.loads((file.parent / "out/results.json").read_text())["tables"]
+    assert [cell["samples"][0]["extra"] for cell in table["cells"]] == [{"x": 7.0}]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +346,7 @@ def test_every_function_that_a_paper_names_is_there() -> None:
     """A catalogue imports none of them."""
     for each in CATALOG.values():
         assert callable(each.run.find()), each.id  # type: ignore[union-attr]
+    check_code(CATALOG.values(), CHECKS)
 
 
 @pytest.mark.starts_processes

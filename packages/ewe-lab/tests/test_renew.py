@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.server import ROOT, wait_until
@@ -19,10 +20,11 @@ from ewe_lab.bench import processes
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample, Second, Times
+from ewe_lab.bench.verdicts import Finding
 from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.renew import Renewal, Renewer, experiments_to_renew, seconds_of
-from ewe_lab.report import claims, kept_reports
+from ewe_lab.report import claims, kept_reports, summary
 from ewe_lab.report.claims import KeptFinding, KeptFindings
 
 CODE = "0.1 abc"
@@ -129,6 +131,31 @@ def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
     again = KeptFindings()
     assert list(again.add_findings(loaded)) == []
     assert again.findings == {"L-T1": trial.kept().findings["L-T1"]}
+
+
+@pytest.mark.parametrize(("exec_micros", "word"), [(500.4, "does not hold"), (501.4, "holds")])
+def test_a_finding_is_judged_once_and_from_the_small_report(
+    exec_micros: float, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is that exec takes more than a half. The small report has three digits of each figure."""
+    judged: list[ExperimentTable] = []
+
+    def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding:
+        judged.append(table)
+        return summary.finding_of(table, experiment)
+
+    monkeypatch.setattr(claims, "summary", SimpleNamespace(finding_of=finding_of))
+    trial = Trial(tmp_path)
+    run = run_of("L-T1")
+    for cell, micros in zip(run.tables[0].cells, (exec_micros, 1000.0), strict=True):
+        cell.samples = [replace(cell.samples[0], extra={"micros": micros})]
+    trial.renewal, trial.runs["L-T1"] = replace(trial.renewal, chosen=[CATALOG["L-T1"]]), run
+    assert trial.renew() == 0
+    assert [table.id for table in judged] == ["L-T1"]
+    assert trial.kept().findings["L-T1"].word == word
+    kept = KeptFindings()
+    list(kept.add_findings(lab_results.load(kept_reports.report_file(tmp_path / "kept", "L-T1"))))
+    assert kept.findings == trial.kept().findings
 
 
 def test_a_small_report_keeps_what_is_empty_and_no_default(tmp_path: Path) -> None:

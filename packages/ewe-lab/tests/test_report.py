@@ -386,6 +386,7 @@ def test_units() -> None:
     assert figures.size_text(20_100_000) == "20.1 MB"
     assert (
         figures.ratio_text(0.00444) == "0.0044"
+        and figures.ratio_text(-0.00444) == "-0.0044"
         and figures.ratio_text(1) == "1.00"
         and figures.ratio_text(37.2) == "37.2"
     )

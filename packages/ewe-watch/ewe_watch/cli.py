@@ -108,7 +108,11 @@ def run(options: argparse.Namespace) -> int:
 
     Raises UsageError, TraceError.
     """
-    stories = {name: story_of(files) for name, files in checked_files(options).items()}
+    files_by_picture = checked_files(options)
+    for output in filter(None, (options.output, options.perfetto, options.svg)):
+        if any(is_same_file(output, name) for name in options.files):
+            raise UsageError(f"{printable(output)} is a trace that is read here: write to another file")
+    stories = {name: story_of(files) for name, files in files_by_picture.items()}
     documents = [document(story, printable(Path(name).name)) for name, story in stories.items()]
     if options.perfetto:
         (story,) = stories.values()
@@ -168,6 +172,14 @@ def begins_with_events_behind(path: Path) -> bool:
     """Return whether a file begins with events of X-Switch or of the daemon only. Raises TraceError."""
     kinds = [event.kind for event in islice(read(path), MAX_EXAMINED_EVENTS)]
     return bool(kinds) and all(is_behind(kind) or kind == "lost" for kind in kinds)
+
+
+def is_same_file(one: str, other: str) -> bool:
+    """Return whether two names are those of one file; False if one of them does not exist."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def story_of(files: list[str]) -> TraceStory:

@@ -70,6 +70,9 @@ def test_text_of_strangers_stays_text() -> None:
         (["a.trace", "-o", "none/page.html"], "cannot write none/page.html: No such file or directory"),
         (["a.trace", "a.trace", "--perfetto", "x.json"], "--perfetto takes one trace"),
         (["a.trace"] * 5, "a page shows 4 traces at most, and here are 5"),
+        (["a.trace", "-o", "./a.trace"], "./a.trace is a trace that is read here: write to another file"),
+        (["a.trace", "--svg", "a.trace"], "a.trace is a trace that is read here: write to another file"),
+        (["a.trace", "--perfetto", "a.trace"], "a.trace is a trace that is read here: write to another file"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -82,8 +85,10 @@ def test_a_mistake_is_one_line(
     monkeypatch.chdir(tmp_path)
     made("event").write(tmp_path / "a.trace")
     (tmp_path / "empty.trace").touch()
+    before = (tmp_path / "a.trace").read_bytes()
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err == f"ewe-watch: {message}\n"
+    assert (tmp_path / "a.trace").read_bytes() == before
 
 
 def test_a_name_that_is_no_utf_8(

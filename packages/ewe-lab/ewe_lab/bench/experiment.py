@@ -207,6 +207,10 @@ class RunningServer(Protocol):
         """Processes that work for the server and are not its children: an application behind a web server."""
 
 
+CHART_KINDS = ("bars", "lines", "scatter", "stacked", "errors", "timeline")  # Chart says what each one draws
+LOAD_SHAPES = ("closed", "arrivals", "saturation")  # Load says what each one sends
+
+
 class ServedPath(NamedTuple):
     """A running server, and the path of a URL at which it answers with the measured program or file."""
 

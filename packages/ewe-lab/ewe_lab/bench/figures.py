@@ -61,6 +61,8 @@ def ratio_text(value: float | None) -> str:
         return NO_FIGURE
     if value == 0:
         return "0"
+    if value < 0:  # of memory that a server has given back, for example
+        return f"-{ratio_text(-value)}"
     if value < 0.1:
         exponent = math.floor(math.log10(value))  # of the first digit
         return f"{value:.{1 - exponent}f}"

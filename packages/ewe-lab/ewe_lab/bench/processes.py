@@ -6,6 +6,7 @@ works on Linux only: the figures are read from /proc.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import select
@@ -28,6 +29,7 @@ TERM_TO_KILL_S = 5.0  # seconds that a process may take to end after SIGTERM
 KILL_ROUNDS, KILL_PAUSE_S = 100, 0.01  # how often the rest of a session is killed, until no process is left
 MAX_READINGS_OF_TREE = 5  # of a tree whose processes start and end meanwhile
 OUTPUT_BYTES = 65536  # of a child's output that are read
+FIGURES_BYTES = 16 << 20  # of the figures that a child prints, as JSON
 DEBIAN_PACKAGES = {"nginx": "nginx-light", "wrk": "wrk"}  # tool: the package that has it
 
 
@@ -317,9 +319,29 @@ def wait_for_end(started: subprocess.Popen[bytes], seconds: float) -> bool:
         os.close(descriptor)
 
 
-def output_text(output: IO[bytes]) -> str:
-    """Return the first 64 KB of a child's output, without moving the position at which it writes."""
-    return os.pread(output.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")
+def bounded_file(size: int = OUTPUT_BYTES) -> IO[bytes]:
+    """Return an unnamed file in memory that never has more than `size` bytes: write(2) beyond them gets EPERM.
+
+    For the output of a load generator, which may print a line for each failed request. size: a multiple of the size
+    of a page; by default, what output_text() reads. The file has zero bytes where nothing is written. A seal
+    forbids that it grows (memfd_create(2), F_SEAL_GROW in fcntl(2)).
+    """
+    descriptor = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return open(descriptor, "r+b")
+
+
+def output_text(output: IO[bytes], size: int = OUTPUT_BYTES) -> str:
+    """Return the first 64 KB of a child's output, without moving the position at which it writes.
+
+    size: another number of bytes. The zero bytes at the end of a bounded_file() are left out. If there are more
+    bytes, the last line may be a part of one, and is left out.
+    """
+    data = os.pread(output.fileno(), size, 0).rstrip(b"\0")
+    if len(data) == size:
+        data = data[: data.rfind(b"\n") + 1] or data
+    return data.decode(errors="replace")
 
 
 def last_line(text: str) -> str:

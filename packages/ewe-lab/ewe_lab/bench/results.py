@@ -13,6 +13,7 @@ Everything is plain data, so that a report can be made from a file years later o
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import types
 import typing
@@ -29,6 +30,11 @@ PRECISION = 0.001  # relative precision of a time: the width of a bucket of the 
 # number: ten vary by a third, two by two thirds, and of a p99 of 100 times a single slow one is the whole figure.
 MIN_TIMES_ABOVE_PERCENTILE = 10
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# Figures of a sample itself. Those of its times and of its usage have a name with a point, such as service.p99
+FIGURES_OF_SAMPLE = (
+    "rate", "request_rate", "connection_rate", "kilobytes", "micros", "lost", "seconds", "requests", "replies",
+    "connections", "received", "sessions", "client", "core",
+)  # fmt: skip
 # A load generator that uses more than this share of its core may be the bottleneck
 CLIENT_LIMITED_SHARE = 0.7
 
@@ -276,7 +282,8 @@ def has_too_few_times(sample: Sample, name: str) -> bool:
 def figure(sample: Sample, name: str) -> float | None:
     """Return a figure of a sample by its name: `rate`, `service.p99`, `usage.memory`, `extra.accepted`.
 
-    A percentile of too few times is no figure: None.
+    A percentile of too few times is no figure: None. Neither is NaN: it is on neither side of any other figure, so
+    each comparison would take it for the smaller one.
     """
     if has_too_few_times(sample, name):
         return None
@@ -286,14 +293,28 @@ def figure(sample: Sample, name: str) -> float | None:
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
         if value is None:
             return None
-    return float(value)
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def is_figure_name(name: str) -> bool:
+    """Whether figure() knows a name. Each experiment has its own names after `extra.`."""
+    first, _, part = name.partition(".")
+    if first == "extra":
+        return bool(part)
+    if first in ("service", "response"):
+        return part in ("count", "mean", "max", *SHARES)
+    if first == "usage":
+        return part in types_of_fields(Usage)
+    return name in FIGURES_OF_SAMPLE
 
 
 @dataclass
 class ExperimentTable:
     """One experiment as it was run. id: `E-T2`, or `compare`. skipped: the reason if it was not run at all.
 
-    foreign: the share of the cores that other programs had meanwhile. None: nobody looked. left_out: the number of
+    interrupted: it has not run to its end, because of an interrupt or of a failure outside of a cell. foreign: the
+    share of the cores that other programs had meanwhile. None: nobody looked. left_out: the number of
     measurements that were removed, because other programs had the cores meanwhile (disturbance.py).
     """
 
@@ -356,15 +377,24 @@ def load(path: Path) -> Results:
     Raises OSError if the file cannot be read, and BadResults if it has another format or not the fields of Results.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as reason:
+        raise BadResults(f"{path}: not results of the lab: {reason}") from None
+    return results_of_text(text, str(path))
+
+
+def results_of_text(text: str, name: str) -> Results:
+    """Return the results in the text of a file. name: of the file, for an error. Raises BadResults, as load()."""
+    try:
+        data = json.loads(text)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
+            raise BadResults(f"{name}: not results of the lab in format {FORMAT}")
         results = value_from_json(Results, data)
         assert isinstance(results, Results)
         for table in results.tables:
             restore_samples(table.cells)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as reason:
-        raise BadResults(f"{path}: not results of the lab: {reason}") from None
+        raise BadResults(f"{name}: not results of the lab: {reason}") from None
     return results
 
 

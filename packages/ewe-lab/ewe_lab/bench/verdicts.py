@@ -7,17 +7,19 @@ overlap, or within 20 % if there is only one. The order comes first: a claim tha
 than threads is false where they serve a sixth fewer, although the two ratios differ by less than a factor of 1.5.
 A cell is
 
-    reproduced    if p and o are on the same side of the reference, or both level with it, and differ by a factor of
-                  at most 1.5
-    shape         if they are on the same side, or both level, and differ by more: the order is kept
+    reproduced    if p and o are on the same side of the reference and differ by a factor of at most 1.5, or if both
+                  are level with it
+    shape         if they are on the same side and differ by more: the order is kept
     inverted      if they are on opposite sides of it
     changed       if one of the two is level with the reference and the other is not. A difference that the document
                   shows is absent here, or a difference that it does not show is present here. Two ratios that
                   differ by at most 10 %, such as 1.12 and 1.08, have not changed: the cell is reproduced if ours is
                   not level by chance
-    not testable  if our repeats allow both p and no difference at all, so that they cannot tell the two apart; or
-                  if there is no o: no measurement, no reply although a time is needed, or no reference server here
-                  or in the document (or one that gave no reply)
+    not testable  if our repeats allow both p and no difference at all, and p and o differ by a factor of at most
+                  1.5, so that they cannot tell the two apart; or if p is level and our repeats allow a ratio that
+                  differs from p by more than a factor of 1.5, so that they cannot show that there is no
+                  difference; or if there is no o: no measurement, no reply although a time is needed, or no
+                  reference server here or in the document (or one that gave no reply)
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
@@ -40,7 +42,8 @@ during a single measurement, this one is left out (disturbance.py), and a cell w
 A claim about settings, events or memory (`timed = false`) keeps its verdict, with a warning.
 
 A column holds if all testable cells are reproduced or shape, holds in part if some are, and does not hold if none
-is. A table has the word of its testable columns if they agree, and else holds in part.
+is. A table has the word of its testable columns if they agree, and else holds in part. It holds in part at most if
+fewer cells are testable than not: one order of six that is kept by chance is no proof of the other five.
 """
 
 from __future__ import annotations
@@ -128,12 +131,17 @@ def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = N
     """Return the verdict on two ratios to the reference server.
 
     by_chance: the least and the greatest ratio that ours may be, with the spread of the repeats; None: it is exact.
-    NOT_TESTABLE if the spread has both the document's ratio and no difference at all.
+    NOT_TESTABLE if the spread has both the document's ratio and no difference at all, and if it is too wide to show
+    that there is no difference.
     """
     factor = ratio_factor(paper, ours)
     low, high = by_chance or (ours, ours)
     is_level_by_chance = by_chance is not None and low <= 1 <= high
     paper_side, our_side = side_of_reference(paper), 0 if is_level_by_chance else side_of_reference(ours)
+    if paper_side == our_side == 0:
+        # Repeats that differ much overlap with anything: that is no proof of equal figures
+        is_narrow = max(ratio_factor(paper, low), ratio_factor(paper, high)) <= MAX_RATIO_FACTOR
+        return REPRODUCED if is_narrow else NOT_TESTABLE
     if paper_side == our_side:
         return REPRODUCED if factor <= MAX_RATIO_FACTOR else SHAPE
     if paper_side == -our_side:
@@ -297,6 +305,33 @@ def may_be_chance(cell: Cell, reference: Cell) -> bool:
     return bool(ours and of_reference and ours.is_level_with(of_reference))
 
 
+def bounds_of_ratio(over: Cell, under: Cell) -> tuple[float, float] | None:
+    """Return the least and the greatest ratio of two cells' figures; None if one of them lacks, or both are 0.
+
+    They differ if the load generator was the limit of one figure: with a faster one that figure would be greater.
+    """
+    if over.median is None or under.median is None or not (over.median or under.median):
+        return None
+    ratio = over.median / under.median if under.median else math.inf
+    return 0.0 if is_client_limited(under) else ratio, math.inf if is_client_limited(over) else ratio
+
+
+def is_between(bounds: tuple[float, float], least: float, most: float) -> bool | None:
+    """Whether a ratio of which the bounds are known is from `least` to `most`; None if they leave it open."""
+    low, high = bounds
+    if low > most or high < least:
+        return False
+    return True if least <= low and high <= most else None
+
+
+def not_judged_clause(count: int, noun: str) -> str:
+    """Return a clause about ratios that is_between() leaves open, "" without one. noun: what was compared."""
+    if not count:
+        return ""
+    are = f"{noun} is" if count == 1 else f"{noun}s are"
+    return f"; {count} {are} not judged, because the load generator was the limit"
+
+
 def ratios_by_chance(cell: Cell, reference: Cell) -> tuple[float, float] | None:
     """Return the least and the greatest ratio of two cells, each with the spread of its repeats.
 
@@ -354,6 +389,14 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
         return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
+    # The cell of the reference server has no order, so it does not count, measured or not
+    counts = Counter(
+        judged.verdict
+        for judged in judged_cells
+        if experiment is None or judged.cell.server != experiment.references(judged.cell.column)[0]
+    )
+    if word == HOLDS and counts[NOT_TESTABLE] > sum(counts[verdict] for verdict in TESTED):
+        word = IN_PART
     if len(tested) > MAX_DESCRIBED_COLUMNS:
         all_tested = [judged for name in tested for judged in columns[name]]
         sentence = f"{len(tested)} settings, in all: {order_text(all_tested)}"

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
+from ewe_lab.bench.processes import (
+    FIGURES_BYTES,
+    LabError,
+    bounded_file,
+    last_line,
+    output_text,
+    running,
+    server_core,
+    wait_for_end,
+)
 from ewe_lab.load.child import environment
 
 
@@ -19,14 +27,13 @@ def figures_of(module: str, arguments: Sequence[str], max_s: float, too_long: st
     """
     command = [sys.executable, "-m", module, *arguments]
     with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
+        bounded_file() as error_output,
+        bounded_file(FIGURES_BYTES) as output,
         running(command, error_output, server_core(), env=environment(), stdout=output) as started,
     ):
         if not wait_for_end(started, max_s):
             raise LabError(too_long)
-        output.seek(0)
         try:
-            return json.loads(output.read())
+            return json.loads(output_text(output, FIGURES_BYTES))
         except ValueError:
             raise LabError(last_line(output_text(error_output))) from None

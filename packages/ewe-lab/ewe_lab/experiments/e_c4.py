@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import (
+    LEVEL_RATIO,
+    NOT_TESTABLE,
+    Finding,
+    bounds_of_ratio,
+    is_between,
+    not_judged_clause,
+    verdict_of_parts,
+)
 from ewe_lab.experiments.tested_servers import MODELS
 
 ON, OFF = "persistent", "not persistent"
@@ -32,18 +41,28 @@ def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
     The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections. A model
-    that answers none without them is not judged.
+    that answers none without them is not judged. If the load generator was the limit of one of the two rates, the
+    model is judged only if a faster one could not change the word.
     """
-    rates: dict[str, dict[str, float]] = {}
-    for cell in table.cells:
-        if cell.median is not None:
-            rates.setdefault(cell.server, {})[cell.column] = cell.median
-    gains = {name: found[ON] / found[OFF] for name, found in rates.items() if found.get(OFF) and ON in found}
+    cells = {(cell.server, cell.column): cell for cell in table.cells if cell.median is not None}
+    gains = {
+        name: bounds_of_ratio(cells[name, ON], without)
+        for (name, column), without in cells.items()
+        if column == OFF and without.median and (name, ON) in cells
+    }
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
-    gaining_count = sum(gain > LEVEL_RATIO for gain in gains.values())
-    verdict = HOLDS if gaining_count == len(gains) else IN_PART if gaining_count else FAILS
-    summary = ", ".join(f"{name} {gain:.1f}" for name, gain in gains.items())
+    judged = [
+        gained
+        for bounds in gains.values()
+        if bounds and (gained := is_between(bounds, LEVEL_RATIO, math.inf)) is not None
+    ]
+    summary = ", ".join(
+        f"{name} {(cells[name, ON].median or 0) / (cells[name, OFF].median or math.inf):.1f}"
+        for name in gains
+    )
     return Finding(
-        verdict, f"Replies on kept connections over replies with a connection for each: {summary}."
+        verdict_of_parts(judged) if judged else NOT_TESTABLE,
+        f"Replies on kept connections over replies with a connection for each: {summary}"
+        f"{not_judged_clause(len(gains) - len(judged), 'model')}.",
     )

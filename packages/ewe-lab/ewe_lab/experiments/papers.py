@@ -14,11 +14,12 @@ A module that `run` or `check` names is imported when its function is called.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -27,8 +28,8 @@ from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
 from ewe.config.tables import read_file
-from ewe_lab.bench.experiment import Chart, Experiment, ServerUnderTest
-from ewe_lab.bench.results import Cell
+from ewe_lab.bench.experiment import CHART_KINDS, Chart, Experiment, ServerUnderTest
+from ewe_lab.bench.results import Cell, is_figure_name
 from ewe_lab.experiments import plain
 from ewe_lab.experiments.records import check_keys, checked_value, dataclass_of
 
@@ -48,6 +49,7 @@ KNOWN_TABLES = (
 )
 TYPES = {"document": str, "heading": str, "order": int, "untested": list}  # all others are tables
 TABLES_OF_TABLES = ("tested", "like", "experiment")
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of an experiment: also the name of its files
 FORMER_TESTED_TABLE = "contenders"  # the former name of the tables `tested`
 # The keys of an experiment that are not passed to Experiment unchanged, and the types of their values
 APART: Mapping[str, type] = {
@@ -64,15 +66,23 @@ APART: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Code:
-    """A function of a module, which is imported when the function is called. given: its keywords."""
+    """A function of a module, which is imported when the function is called.
+
+    given: its keywords. context: the key that names the function, with which an error message begins.
+    """
 
     module: str
     function: str
     given: Mapping[str, Any] = field(default_factory=dict)
+    context: str = ""
 
     def find(self) -> Any:
-        """Import the module; return the function."""
-        return getattr(import_module(self.module), self.function)
+        """Import the module; return the function. Raises ConfigError if there is none."""
+        try:
+            return getattr(import_module(self.module), self.function)
+        # An empty name is a ValueError, and one that begins with a point a TypeError
+        except (ImportError, AttributeError, SyntaxError, ValueError, TypeError) as reason:
+            raise ConfigError(f"{self.context}: {self.module}:{self.function}: {reason}") from None
 
     def __call__(self, *arguments: Any) -> Any:
         return self.find()(*arguments, **self.given)
@@ -219,6 +229,13 @@ def check_types(data: dict[str, Any]) -> None:
         checked_value(TYPES.get(key, dict), value, key)
         for name, table in value.items() if key in TABLES_OF_TABLES else ():
             checked_value(dict, table, f"{key}.{name}")
+    check_machine(data.get("machine", {}), "machine")
+
+
+def check_machine(machine: Mapping[str, Any], context: str) -> None:
+    """Check that a machine has only texts. Raises ConfigError."""
+    for name, text in machine.items():
+        checked_value(str, text, f"{context}: {name}")
 
 
 def add_experiment(
@@ -233,13 +250,17 @@ def add_experiment(
     table: of the experiment; keys are moved out of it until only the fields of an Experiment are left. machine:
     that of the document. tested_servers: those that only this paper has.
     """
+    if not ID.fullmatch(id):
+        raise ConfigError(f"experiment.{id}: write an id with letters, digits, `-`, `_` and `.` only")
     if table.get("machine") is False:  # the document names none for this experiment
         del table["machine"]
         machine = {}
     apart = moved_keys(table, APART, id)
     measured = moved_keys(table, plain.KNOWN_KEYS, id)
+    check_machine(apart.get("machine", {}), f"{id}: machine")
     for column in measured.get("columns", ()):
         checked_value(dict, column, f"{id}: columns")
+        checked_value(str, column.get("name", ""), f"{id}: columns: name")
     table |= {
         "id": id,
         "document": to.document,
@@ -251,9 +272,10 @@ def add_experiment(
         },
     }
     if "run" in apart:
-        table["run"] = code_of(apart["run"], "run", apart.get("given", {}))
+        table["run"] = code_of(apart["run"], "run", id, apart.get("given", {}))
     elif measured:
         measurement = plain.measurement(measured, tested_servers, id)
+        check_names(table, measurement, id)
         if "needs" in table:  # it cannot run yet: only its printed figures are shown
             to.waiting[id] = list(measurement.cells())
         else:
@@ -262,10 +284,41 @@ def add_experiment(
         raise ConfigError(f"{id}: one of columns, run and needs has to be there")
     to.experiments.append(dataclass_of(Experiment, table, id))
     if "check" in apart:
-        to.checks[id] = code_of(apart["check"], "check")
+        to.checks[id] = code_of(apart["check"], "check", id)
     for kept, key in ((to.printed, "printed"), (to.given, "given")):
         if key in apart:
             kept[id] = apart[key]
+
+
+def check_names(table: Mapping[str, Any], measurement: plain.Measurement, id: str) -> None:
+    """Check that references and charts name what the columns measure. Raises ConfigError.
+
+    A wrong reference would make each verdict "not testable", and a chart of an unknown column would be empty.
+    table: the fields of the experiment.
+    """
+    cells = list(measurement.cells())
+    columns = {cell.column for cell in cells}
+    servers = {cell.server for cell in cells}
+    printed_servers = {cell.paper_server for cell in cells if cell.paper_server}
+    references = {"reference": table.get("reference", "")}
+    printed_references = {"paper_reference": table.get("paper_reference", "")}
+    for column, (ours, theirs) in table["by_column"].items():
+        check_known(column, columns, f"{id}: by_column", "column")
+        references[f"by_column.{column}"] = ours
+        printed_references[f"by_column.{column}"] = theirs
+    for named, known in ((references, servers), (printed_references, printed_servers)):
+        for key, name in named.items():
+            check_known(name, {*known, ""}, f"{id}: {key}", "measured or printed server")
+    for chart in table["charts"]:
+        for column in chart.columns:
+            check_known(column, columns, f"{id}: charts: columns", "column")
+
+
+def check_known(name: Any, known: Iterable[str], context: str, kind: str) -> None:
+    """Check that a name is one of those that are known. kind: what it names. Raises ConfigError."""
+    known = list(known)
+    if checked_value(str, name, context) not in known:
+        raise ConfigError(f"{context}: there is no {kind} {name!r}{nearest(name, known)}")
 
 
 def moved_keys(table: dict[str, Any], types: Mapping[str, type], id: str) -> dict[str, Any]:
@@ -294,11 +347,18 @@ def charts(
     columns = columns or (list(printed_figures) if isinstance(printed_figures, dict) else [])
     for each in apart.get("charts", ()):
         group = each if isinstance(each, list) else [each]
+        if not group:
+            raise ConfigError(f"{id}: charts: a group has no chart")
         # str(): the name may be in any key of any chart of the group
         for column in columns if "{column}" in str(group) else [""]:
             for chart in group:
-                words = {"column": column, "reference": table.get("reference", "")}
-                yield dataclass_of(Chart, with_words(chart, words), f"{id}: charts")
+                words = {"column": column, "reference": str(table.get("reference", ""))}
+                found = dataclass_of(Chart, with_words(chart, words), f"{id}: charts")
+                check_known(found.kind, CHART_KINDS, f"{id}: charts: kind", "kind of chart")
+                # The value of a timeline is a server
+                if found.value and found.kind != "timeline" and not is_figure_name(found.value):
+                    raise ConfigError(f"{id}: charts: value: there is no figure {found.value!r}")
+                yield found
 
 
 def with_words(value: Any, words: Mapping[str, str]) -> Any:
@@ -310,10 +370,30 @@ def with_words(value: Any, words: Mapping[str, str]) -> Any:
     return {key: with_words(each, words) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def code_of(text: str, function: str, keywords: Mapping[str, Any] | None = None) -> Code:
-    """Return the function of `module` or `module:function`. A module without a dot is beside this file."""
+def code_of(text: str, key: str, id: str, keywords: Mapping[str, Any] | None = None) -> Code:
+    """Return the function of `module` or `module:function`. A module without a dot is beside this file.
+
+    key: of the experiment that has the text; it is also the function's name, if the text has none.
+    """
     module, _, name = text.partition(":")
-    return Code(module if "." in module else f"{__package__}.{module}", name or function, keywords or {})
+    path = module if "." in module else f"{__package__}.{module}"
+    return Code(path, name or key, keywords or {}, context=f"{id}: {key}")
+
+
+def check_code(chosen: Iterable[Experiment], checks: Mapping[str, Any]) -> None:
+    """Check the functions of experiments, and of their checks, before hours are measured. Raises ConfigError.
+
+    Each is imported, and has to take one argument, the bench or the table, and the keywords of `given`.
+    """
+    for each in chosen:
+        for code in (each.run, checks.get(each.id)):
+            if not isinstance(code, Code):
+                continue
+            function = code.find()
+            try:
+                inspect.signature(function).bind(None, **code.given)
+            except (TypeError, ValueError) as reason:
+                raise ConfigError(f"{code.context}: {code.function}: {reason}") from None
 
 
 def with_remarks(value: Any, remarks: Mapping[str, Any], id: str) -> Any:

@@ -11,15 +11,17 @@ all keys.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
-from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
-from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.records import check_keys, checked_value, dataclass_of
+from ewe_lab.bench.experiment import LOAD_SHAPES, Bench, Load, ServerUnderTest
+from ewe_lab.bench.links import SPEEDS
+from ewe_lab.bench.results import Cell, is_figure_name
+from ewe_lab.experiments.records import check_items, check_keys, check_number, checked_value, dataclass_of
 from ewe_lab.experiments.tested_servers import BY_NAME
 
 # The keys of an experiment that say how to measure, and the types of their values
@@ -75,14 +77,20 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
     """
     known = {**BY_NAME, **own}
     columns = []
+    if not table.get("columns"):
+        raise ConfigError(f"{context}: columns: there is none, so nothing is measured")
+    for name in table.get("servers", ()):
+        checked_value(str, name, f"{context}: servers")
     for each in table.get("columns", ()):
         # A key of the column replaces that of the experiment
         column = dataclass_of(
             PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns"
         )
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
-        for users in column.users:
-            checked_value(int, users, f"{context}: columns: users")
+        if not is_figure_name(column.value):
+            raise ConfigError(f"{context}: columns: value: there is no figure {column.value!r}")
+        if column.load.get("shape") != "arrivals" and not all(column.users or [column.load.get("users", 0)]):
+            raise ConfigError(f"{context}: column {column.name!r} has no users")
         if not column.servers:
             raise ConfigError(f"{context}: column {column.name!r} has no servers")
         tested_servers = [tested_server(name, known, context) for name in column.servers]
@@ -91,7 +99,17 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
         # In the file a server may have a short name; a cell has the name for tables
         column = replace(column, printed={known[name].name: pair for name, pair in column.printed.items()})
         columns.append((column, tested_servers))
-    return Measurement(columns, table.get("link", ""), table.get("notes", ()))
+    notes = checked_value(tuple, table.get("notes", []), f"{context}: notes")
+    check_items(notes, (str,), f"{context}: notes")
+    if (link := table.get("link", "")) not in ("", *SPEEDS):
+        raise ConfigError(f"{context}: link: there is no link of {link!r}; there are {', '.join(SPEEDS)}")
+    found = Measurement(columns, link, notes)
+    # Figures of one column and one number of users are compared with each other: each server has one of them
+    rows = Counter((cell.server, cell.column, cell.x) for cell in found.cells())
+    if twice := [row for row, count in rows.items() if count > 1]:
+        server, name, _ = twice[0]
+        raise ConfigError(f"{context}: two columns {name!r} measure {server}: give each column a name")
+    return found
 
 
 def tested_server(name: str, known: Mapping[str, ServerUnderTest], context: str) -> ServerUnderTest:
@@ -114,8 +132,21 @@ def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
     # A check only: loads_of() makes the Load, when it is known whether the run is quick
     for index in (0, 1):
         values = {name: value[index] if is_pair(name, value) else value for name, value in table.items()}
-        dataclass_of(Load, values, context)
+        check_load(dataclass_of(Load, values, context), context)
     return table
+
+
+def check_load(load: Load, context: str) -> None:
+    """Check that a load can be made. Raises ConfigError."""
+    if load.shape not in LOAD_SHAPES:
+        raise ConfigError(
+            f"{context}: there is no shape {load.shape!r}; there are {', '.join(LOAD_SHAPES)}"
+            + nearest(load.shape, LOAD_SHAPES)
+        )
+    if load.shape == "arrivals" and not load.rate and not load.phases:
+        raise ConfigError(f"{context}: a load of shape arrivals needs a rate, or phases")
+    if not load.duration or not load.timeout:
+        raise ConfigError(f"{context}: seconds and timeout have to be more than 0")
 
 
 def is_pair(name: str, value: Any) -> bool:
@@ -136,6 +167,8 @@ def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: 
     figures = pair[1] if len(pair) == 2 and isinstance(pair[1], list) else pair[1:]
     if any(type(each) not in (int, float) for each in figures):
         raise ConfigError(f"{context}: {figures!r} are not numbers")
+    for each in figures:
+        check_number(each, context)
     if len(figures) != (column.point_count if len(pair) == 2 else 0):
         raise ConfigError(f"{context}: {len(figures)} figures for {column.point_count} numbers of users")
 

@@ -2,12 +2,14 @@
 
 A person writes the file of a paper, so each error must name its place and the nearest known key. The defaults of
 the dataclass say which types its values have: a field with the default 0.0 takes a number, and one without a
-default a text. Nothing else describes the format, so the code and the file cannot differ.
+default a text. Its annotation says which items a list has. No number may be negative or infinite. Nothing else
+describes the format, so the code and the file cannot differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
@@ -22,6 +24,13 @@ TYPE_DESCRIPTIONS = {
     tuple: "a list",
     list: "a list",
     dict: "a table",
+}
+# The types of the items of a list, by the annotation of its field. Several types: each item is a list of as many
+ITEM_TYPES: dict[str, tuple[type, ...]] = {
+    "tuple[str, ...]": (str,),
+    "tuple[int, ...]": (int,),
+    "tuple[tuple[str, str], ...]": (str, str),
+    "tuple[tuple[float, float], ...]": (float, float),
 }
 
 
@@ -47,9 +56,12 @@ def dataclass_of(kind: type[T], table: Any, context: str) -> T:
         required = each.default is MISSING and each.default_factory is MISSING
         if each.name in table:
             default = each.default_factory() if each.default_factory is not MISSING else each.default
-            values[each.name] = checked_value(
-                str if required else type(default), table[each.name], f"{context}: {each.name}"
-            )
+            key = f"{context}: {each.name}"
+            kind_of_value = int if each.type == "int | None" else str if required else type(default)
+            value = checked_value(kind_of_value, table[each.name], key)
+            check_number(value, key)
+            check_items(value, ITEM_TYPES.get(str(each.type), ()), key)
+            values[each.name] = value
         elif required:
             raise ConfigError(f"{context}: {each.name} is missing")
     return kind(**values)
@@ -70,6 +82,27 @@ def checked_value(kind: type, value: Any, context: str) -> Any:
     ):
         raise ConfigError(f"{context}: {value!r} is not {TYPE_DESCRIPTIONS[kind]}")
     return value
+
+
+def check_number(value: Any, context: str) -> None:
+    """Check that a value is no negative or infinite number, and not TOML's `nan`. Raises ConfigError."""
+    if isinstance(value, int | float) and not 0 <= value < math.inf:
+        raise ConfigError(f"{context}: {value} is not a number from 0 on")
+
+
+def check_items(items: Any, kinds: Sequence[type], context: str) -> None:
+    """Check the items of a list. Raises ConfigError.
+
+    kinds: the type of each item; several: those of the parts of each item, which is a list; none: anything.
+    """
+    for item in items if kinds else ():
+        if len(kinds) == 1:
+            check_number(checked_value(kinds[0], item, context), context)
+        elif not isinstance(item, tuple) or len(item) != len(kinds):
+            raise ConfigError(f"{context}: {item!r} is not a list of {len(kinds)} values")
+        else:
+            for kind, part in zip(kinds, item, strict=True):
+                check_number(checked_value(kind, part, context), context)
 
 
 def as_tuples(value: Any) -> Any:

@@ -169,7 +169,7 @@ def check(table: ExperimentTable) -> Finding:
         fifo_ms, aged_ms, pure_ms = (found[name, MEAN, largest_factor] for name in policies)
         equal_ratio = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
         before_fifo, before_aged, before_pure = (found[name, BEFORE, largest_factor] for name in policies)
-    except KeyError:
+    except (KeyError, ZeroDivisionError):
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
     parts = (
         pure_ms <= fifo_ms / 2,

@@ -101,7 +101,12 @@ def check(table: ExperimentTable) -> Finding:
     The claim has two parts: processes lose no other client; one process loses them all, and answers no more.
     """
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
-    models = list(dict.fromkeys(server for server, _ in medians))
+    # An interrupted run may have one of the two figures of a model
+    models = [
+        server
+        for server, column in medians
+        if column == LOST_COLUMN and (server, NEW_CLIENT_COLUMN) in medians
+    ]
     apart = [
         medians[model, LOST_COLUMN] == 0 and medians[model, NEW_CLIENT_COLUMN] == 1
         for model in ISOLATED_MODELS

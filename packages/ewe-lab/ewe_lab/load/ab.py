@@ -27,6 +27,7 @@ from pathlib import Path
 from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import (
     LabError,
+    bounded_file,
     cpu_seconds,
     last_line,
     output_text,
@@ -165,7 +166,7 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
         for name, value in load.headers:
             command += ["-H", f"{name}: {value}"]
         with (
-            tempfile.TemporaryFile() as output,
+            bounded_file() as output,
             running([*command, url.rstrip("/") + load.path], output, core) as started,
         ):
             if not wait_for_end(started, seconds):

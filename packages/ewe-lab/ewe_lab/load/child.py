@@ -33,7 +33,7 @@ from typing import IO, Protocol
 import ewe
 import ewe_lab
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, last_line, output_text, running
+from ewe_lab.bench.processes import FIGURES_BYTES, LabError, bounded_file, last_line, output_text, running
 from ewe_lab.bench.results import Sample, value_from_json
 
 START_TIMEOUT_S = 20.0  # seconds that a thousand users may take on a busy machine
@@ -80,7 +80,7 @@ def run_locust(
     if not has_locust():
         raise LabError(LOCUST_MISSING)
     observer = observer or NoObserver()
-    with tempfile.TemporaryFile() as order, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as order, bounded_file() as errors:
         order.write(json.dumps({"url": url, "load": asdict(load)}).encode())
         order.seek(0)
         command = [*prefix, sys.executable, "-m", "ewe_lab.load"]
@@ -138,4 +138,6 @@ def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
         if not piece:
             return
         *lines, data = (data + piece).split(b"\n")  # the rest is an incomplete line
+        if len(data) > FIGURES_BYTES:
+            raise LabError(f"the load printed a line of more than {FIGURES_BYTES:,} bytes")
         yield from lines

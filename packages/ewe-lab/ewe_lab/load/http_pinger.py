@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 
 from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import (
+    FIGURES_BYTES,
     LabError,
+    bounded_file,
     cpu_seconds,
     last_line,
     load_core,
@@ -50,8 +51,8 @@ def ping(
     ]
     cpu_before = cpu_seconds(server.pid, *server.other_pids)
     with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
+        bounded_file() as error_output,
+        bounded_file(FIGURES_BYTES) as output,
         running(
             [*command, str(clients), str(requests), digest],
             error_output,
@@ -62,9 +63,8 @@ def ping(
     ):
         if not wait_for_end(started, MAX_RUN_S):
             raise LabError(f"{clients} clients had no answer within {MAX_RUN_S:g} s")
-        output.seek(0)
         try:
-            found = value_from_json(PingResult, json.loads(output.read()))
+            found = value_from_json(PingResult, json.loads(output_text(output, FIGURES_BYTES)))
         except ValueError:
             raise LabError(f"the pinger failed: {last_line(output_text(error_output))}") from None
     assert isinstance(found, PingResult)

@@ -6,12 +6,19 @@ httperf waits with select(), which limits it to about 1000 connections, and keep
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, last_line, output_text, path_of_tool, running, wait_for_end
+from ewe_lab.bench.processes import (
+    LabError,
+    bounded_file,
+    last_line,
+    output_text,
+    path_of_tool,
+    running,
+    wait_for_end,
+)
 from ewe_lab.bench.results import Sample
 from ewe_lab.load.child import WindowObserver
 
@@ -77,7 +84,7 @@ def run_httperf(
     ]  # fmt: skip
     # The sessions may need less time than `seconds`, and must not take more
     max_run_s = count / load.rate + load.calls * (load.timeout + load.think) + START_AND_END_S
-    with tempfile.TemporaryFile() as output:
+    with bounded_file() as output:
         observer.begin()
         with running(command, output, core) as started:
             if not wait_for_end(started, min(max_run_s, load.seconds + SPARE_S)):

@@ -28,6 +28,7 @@ from typing import IO
 
 from ewe_lab.bench.processes import (
     LabError,
+    bounded_file,
     cpu_seconds,
     last_line,
     output_text,
@@ -124,7 +125,7 @@ def run_wrk(
         command += ["-H", f"{name}: {value}"]
     with (
         tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
-        tempfile.TemporaryFile() as output,
+        bounded_file() as output,
     ):
         if varied:
             script.write(VARIED_SCRIPT)

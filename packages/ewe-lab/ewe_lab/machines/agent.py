@@ -21,6 +21,7 @@ by SIGHUP, SIGINT and SIGTERM. It kills the worker first; the kernel does so if 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -38,7 +39,7 @@ ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 NANOSECONDS_PER_S = 1e9
 MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
 MAX_LINE_LENGTH, MAX_ERROR_LENGTH = 1000, 300  # characters of a worker's line that are passed on
-READ_ERROR_BYTES = 4096  # of the end of a worker's standard error
+ERROR_BYTES = 65536  # of a worker's standard error, which may have a traceback for each user
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 OLDEST = (3, 11)  # Python that a worker needs
@@ -309,7 +310,8 @@ def start_worker(machine: Machine, order: dict[str, Any], archive: bytes) -> Non
     if found.split(".")[:2] != order["locust"].split(".")[:2]:
         raise Failed(f"it has locust {found}, and this machine {order['locust']}: install one version")
     # Files without a name: nothing is left on the machine when the processes have ended
-    zip_file, error_file, load_file = (tempfile.TemporaryFile() for _ in range(3))
+    zip_file, load_file = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    error_file = bounded_file()
     zip_file.write(archive)
     zip_file.flush()
     load_file.write(json.dumps(order["load"]).encode())
@@ -331,15 +333,24 @@ def start_worker(machine: Machine, order: dict[str, Any], archive: bytes) -> Non
     threading.Thread(target=pass_lines_to_lab, args=arguments, daemon=True).start()
 
 
+def bounded_file() -> IO[bytes]:
+    """Return an unnamed file in memory that never has more than ERROR_BYTES: a worker cannot fill the disk.
+
+    ewe_lab.bench.processes has the same function, which the agent cannot import.
+    """
+    descriptor = os.memfd_create("errors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, ERROR_BYTES)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return open(descriptor, "r+b")
+
+
 def pass_lines_to_lab(machine: Machine, worker: subprocess.Popen[bytes], error_file: IO[bytes]) -> None:
     """Send the worker's lines to the lab, and at its end its status and its last line of standard error."""
     assert worker.stdout is not None
     for line in worker.stdout:
         machine.send_message(said=line.decode(errors="replace").strip()[:MAX_LINE_LENGTH])
     status = worker.wait()
-    size = error_file.seek(0, os.SEEK_END)
-    error_file.seek(max(size - READ_ERROR_BYTES, 0))
-    errors = error_file.read().decode(errors="replace")
+    errors = os.pread(error_file.fileno(), ERROR_BYTES, 0).rstrip(b"\0").decode(errors="replace")
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     machine.send_message(ended=status, error=lines[-1][:MAX_ERROR_LENGTH] if lines else "")
 

@@ -11,7 +11,6 @@ host is a word of a restricted alphabet that does not begin with `-`, so it cann
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -23,9 +22,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ewe_lab.bench.processes import OUTPUT_BYTES, LabError, find_tool, last_line, output_text
+from ewe_lab.bench.processes import (
+    LabError,
+    bounded_file,
+    end_session,
+    find_tool,
+    last_line,
+    output_text,
+)
 
 CONNECT_S = 15.0  # seconds until an agent has answered first
 ANSWER_S = 5.0  # seconds that an agent may take for an answer
@@ -101,18 +107,6 @@ class ClockOffset(NamedTuple):
     error_s: float
 
 
-def bounded_file(size: int) -> IO[bytes]:
-    """Return an unnamed file in memory that never has more than `size` bytes: write(2) beyond them gets EPERM.
-
-    size: a multiple of the size of a page. The file has zero bytes where nothing is written. A seal forbids that it
-    grows (memfd_create(2), F_SEAL_GROW in fcntl(2)).
-    """
-    descriptor = os.memfd_create("errors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    return open(descriptor, "r+b")
-
-
 class Session:
     """A conversation with an agent, from its start to its end.
 
@@ -138,8 +132,8 @@ class Session:
             command = ssh_command(host, ssh, forward, f"exec {shlex.quote(python)} -uc '{loader}'")
         else:
             command = [sys.executable, "-uc", loader]
-        # ssh also writes here what the other machine writes to standard error. output_text() reads no more bytes
-        self.errors = bounded_file(OUTPUT_BYTES)
+        # ssh also writes here what the other machine writes to standard error
+        self.errors = bounded_file()
         try:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
@@ -160,7 +154,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the agent's input, which ends the agent, and wait for ssh."""
+        """End the agent's input, which ends the agent, and wait for ssh.
+
+        If ssh does not end within END_S, kill it with the programs that it has started, such as a ProxyCommand.
+        """
         assert self.process.stdin is not None and self.process.stdout is not None
         for file in (self.process.stdin, self.process.stdout):
             try:
@@ -170,7 +167,7 @@ class Session:
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            end_session(self.process.pid)
             self.process.wait()
         self.errors.close()
 
@@ -189,7 +186,7 @@ class Session:
 
     def error_text(self) -> str:
         """Return the first 64 KB of standard error."""
-        return output_text(self.errors).rstrip("\0")
+        return output_text(self.errors)
 
     def wait_for_forwarded_port(self, deadline: float) -> int:
         """Wait until ssh says which port of the other machine leads to `forward`; return it. Raises LabError."""

@@ -33,7 +33,7 @@ from typing import IO, Any
 import ewe
 import ewe_lab
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, running
+from ewe_lab.bench.processes import LabError, bounded_file, running
 from ewe_lab.bench.results import Sample
 from ewe_lab.load.child import (
     NoObserver,
@@ -96,7 +96,7 @@ class LoadHosts:
         """
         with ExitStack() as exits:
             order = exits.enter_context(tempfile.TemporaryFile())
-            errors = exits.enter_context(tempfile.TemporaryFile())
+            errors = exits.enter_context(bounded_file())
             order.write(json.dumps({"url": url, "load": asdict(load), "workers": len(self.hosts)}).encode())
             order.seek(0)
             command = [sys.executable, "-m", "ewe_lab.load.master"]

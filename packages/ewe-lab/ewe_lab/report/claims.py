@@ -18,11 +18,13 @@ earlier word is no longer what the figures say. The kept reports are enough for 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from string import ascii_uppercase
 
 from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Experiment
@@ -130,7 +132,7 @@ class KeptFindings:
             if all(stored.get(name) == facts_of_machine.get(name) for name in MACHINE_FACTS):
                 self.machines[letter] = facts_of_machine
                 return letter
-        letter = chr(ord("A") + len(self.machines))
+        letter = next(letters for letters in machine_letters() if letters not in self.machines)
         self.machines[letter] = facts_of_machine
         return letter
 
@@ -167,6 +169,12 @@ class KeptFindings:
             code=results.machine.get("code", ""),
             left_out=left_out_names(table),
         )
+
+
+def machine_letters() -> Iterator[str]:
+    """Yield A to Z, then AA, AB and so on, as the columns of a spreadsheet are named."""
+    for length in itertools.count(1):
+        yield from map("".join, itertools.product(ascii_uppercase, repeat=length))
 
 
 def reason_to_keep(old: KeptFinding, new: KeptFinding) -> str:
@@ -313,6 +321,6 @@ def machine_lines(kept: KeptFindings) -> Iterator[str]:
     if not shown:
         return
     yield "## Machines\n"
-    for letter in sorted(shown):
+    for letter in sorted(shown, key=lambda letter: (len(letter), letter)):
         facts = [f"{name} {text}" for name, text in kept.machines[letter].items() if text != "not installed"]
         yield f"- **{letter}**: {table_cell('; '.join(facts))}."

@@ -39,10 +39,19 @@ def lacks_phases(table: ExperimentTable) -> bool:
 
 
 def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:
-    """Write the report of one experiment; return its path. Raises OSError.
+    """Write the report of one experiment; return its path. Raises OSError. code: as text_of() has it."""
+    return write_text(text_of(results, table, code), report_file(directory, table.id))
 
-    code: the version of the code that was measured.
-    """
+
+def write_text(text: str, path: Path) -> Path:
+    """Write the text of a report, and the directory of its file if there is none. Return `path`. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_and_rename(path, text)
+    return path
+
+
+def text_of(results: Results, table: ExperimentTable, code: str) -> str:
+    """Return the report of one experiment as text. code: the version of the code that was measured."""
     machine = {**results.machine, "code": code}
     kept_table = replace(table, cells=without_repeated_samples(table.cells))
     alone = Results(
@@ -51,10 +60,7 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
         machine=machine,
         tables=[kept_table],
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    path = report_file(directory, table.id)
-    write_and_rename(path, report_text(small(alone)))
-    return path
+    return report_text(small(alone))
 
 
 def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:

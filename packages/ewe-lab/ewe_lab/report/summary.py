@@ -67,6 +67,8 @@ def finding_with_doubts(
         return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
         return found
+    if table.interrupted:  # the rows that are missing might have another order
+        return Finding(verdicts.NO_VERDICT, f"It has not run to its end. Until then: {found.sentence}")
     # The figures that were judged: finding_of() has judged a claim about times without the disturbed ones
     judged = without_disturbed(table) if timed else table
     doubts = (
@@ -74,6 +76,7 @@ def finding_with_doubts(
         f"{with_capital(other_programs)}; this claim is not about times." if other_programs else "",
         spread_sentence(judged) if timed or any(len(cell.values) > 1 for cell in judged.cells) else "",
         lacking_figures_sentence(judged) if checked else "",
+        failed_repeats_sentence(judged),
         client_limited_sentence(judged) if checked else "",
         "It is not known how much of the cores other programs had."
         if timed and judged.foreign is None
@@ -102,12 +105,25 @@ def lacking_figures_sentence(table: ExperimentTable) -> str:
 
     A check judges the rows that have figures. A claim about each model is not proven by the others.
     """
-    failed = [cell for cell in table.cells if cell.failure and not cell.line]
+    failed = [cell for cell in table.cells if cell.failure and not cell.samples and not cell.line]
     if not failed:
         return ""
     rows = sum(not cell.line for cell in table.cells)
     lack = "lacks" if len(failed) == 1 else "lack"
     return f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
+
+
+def failed_repeats_sentence(table: ExperimentTable) -> str:
+    """Say in how many rows a repeat failed after others had succeeded; "" if in none.
+
+    The figure of such a row is that of the other repeats. A server that dies under the load, or loses its clients,
+    has a good figure otherwise.
+    """
+    failed = [cell for cell in table.cells if cell.failure and cell.samples and not cell.line]
+    if not failed:
+        return ""
+    rows = sum(not cell.line for cell in table.cells)
+    return f"In {len(failed)} of {rows} rows a repeat failed ({failed[0].server}: {failed[0].failure})."
 
 
 def client_limited_sentence(table: ExperimentTable) -> str:
