@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 from support import web
-from support.server import Server, Start, write_program
+from support.server import Server, Start, wait_until, write_program, write_waiting_program
 from support.wire import chunked, read_all, read_response, request_of
 
 from ewe.body import MAX_SKIPPED_BYTES
@@ -130,6 +130,20 @@ def test_a_client_that_pipelines_past_the_limit_reads_all_answers(start: Start, 
             for _ in range(3):
                 assert read_response(sock)[2] == b"small\n"
             assert is_over(sock)
+
+
+def test_a_request_during_the_last_answer_does_not_destroy_it(start: Start, variant: str) -> None:
+    """As above, but the server closes before it has received the request."""
+    server = start(variant, "--requests", "1")
+    begun, go = write_waiting_program(server.cgi / "slow", 1_000_000)
+    with server.connect() as sock:
+        sock.sendall(request_of("GET /cgi-bin/slow"))
+        wait_until(begun.exists, 30)
+        sock.sendall(request_of("GET /small.txt"))
+        go.touch()
+        time.sleep(0.5)  # time for a server that would close at once
+        assert len(read_response(sock)[2]) == 1_000_000
+        assert is_over(sock)
 
 
 # Pipelining: RFC 9112 section 9.3.2
