@@ -939,8 +939,8 @@ def nobody_waits_for_an_old_response(server: Server) -> None:
 
 # It reads the comments, and then takes its time, as long as `hold` is there.
 COMMENTS = """#!/bin/sh
-[ $REQUEST_METHOD = POST ] && { echo "a comment" > comments; printf 'Status: 204\\n\\n'; exit; }
-found=$(cat comments 2>/dev/null)
+[ $REQUEST_METHOD = POST ] && { echo "a comment" > said; printf 'Status: 204\\n\\n'; exit; }
+found=$(cat said 2>/dev/null)
 : > has-read
 while [ -e hold ]; do sleep 0.02; done
 printf 'Content-Type: text/plain\\nCache-Control: max-age=60\\n\\n'
