@@ -735,7 +735,7 @@ def test_a_304_from_before_a_change_brings_no_copy_back(place: Place) -> None:
 
 
 def test_many_changes_take_bounded_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forgotten of them only forbids to keep a response."""
+    """A change that the cache has forgotten only forbids to keep a response."""
     monkeypatch.setattr(content_cache, "MAX_CHANGED", 8)
     place.says = page(body=Program(b"old"))
     response = run(place.cached.respond(parse_request(PLAIN, RequestLimits()), place.io))
@@ -915,7 +915,7 @@ def one_run_for_many(server: Server) -> None:
 
 
 def nobody_waits_for_an_old_response(server: Server) -> None:
-    """Who has changed a page gets the new one, although the program still makes the old one for another client."""
+    """The client that changes a page gets the new one. The program still makes the old one for another client."""
     write_program(server.cgi / "comments", COMMENTS)
     (server.cgi / "hold").touch()
 
