@@ -92,6 +92,20 @@ def test_files_and_programs(start: Start, variant: str, authority: Authority) ->
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.takes_time
+def test_a_stop_does_not_wait_for_a_client_that_has_sent_nothing(
+    start: Start, variant: str, authority: Authority
+) -> None:
+    """A connection that is open without a handshake, as of a health check, is no request in progress."""
+    server = start(variant, *authority.options, "--tls-timeout", "40s", "--grace", "40s")
+    with server.connect():
+        time.sleep(0.5)  # until the server has accepted it
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 20
+    assert "in progress" not in server.log()
+
+
 def test_a_client_that_has_ended_its_side_reads_the_whole_answer(
     start: Start, variant: str, authority: Authority
 ) -> None:
