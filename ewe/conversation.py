@@ -135,7 +135,12 @@ async def end_exchange(
         if pending:
             # The next request is here already, so this conversation does not wait: share() lets others run.
             await stream.share(int((time.perf_counter() - began) / TURN_S * TURN_BYTES))
-    elif pending or not body.finished:
+    elif (
+        pending
+        or not body.finished
+        # A client that has asked for the close sends no further request. Over TLS it may have sent close_notify.
+        or ((request.keep_alive or stream.scheme == "https") and stream.has_unread_bytes())
+    ):
         await stream.linger()
     return keep_alive, pending
 

@@ -283,13 +283,19 @@ class ResponseWriter:
             before = b""
             min_rate.check(len(part))
 
-    async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece. A part of the response may have been sent, so a failure becomes Disconnected."""
+    async def next_piece(self, source: Source, min_rate: MinRate | None = None) -> bytes:
+        """Return the next piece. A part of the response may have been sent, so a failure becomes Disconnected.
+
+        min_rate: bounds the time in which the client takes the pieces. The time of the source does not count.
+        """
+        began = time.monotonic()
         try:
             piece = await source.receive()
             given: Any = piece  # a feature of other people may return anything
             if not isinstance(given, PIECE_TYPES):  # None would look like the end
                 raise TypeError(f"receive() has returned {type(given).__name__}; it must return bytes")
+            if min_rate is not None:
+                min_rate.began += time.monotonic() - began
             return piece
         except HTTPError as reason:
             cause = reason.cause
@@ -301,12 +307,15 @@ class ResponseWriter:
 
     async def send_chunks(self, source: Source) -> None:
         """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
-        while piece := await self.next_piece(source):
+        min_rate = None if source.bounds_client_time else MinRate(self.stream.timeouts)
+        while piece := await self.next_piece(source, min_rate):
             if len(piece) <= SLICE_BYTES:
                 await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
                 self.sent += len(piece)
             else:
                 await self.send_slices(piece, b"%x\r\n" % len(piece), b"\r\n")
+            if min_rate is not None:
+                min_rate.check(len(piece))
         await self.stream.send(b"0\r\n\r\n")
 
     async def send_source(self, source: Source) -> None:
@@ -315,7 +324,8 @@ class ResponseWriter:
         Raises Disconnected if the source has fewer bytes than the Content-Length.
         """
         length = self.length
-        while piece := await self.next_piece(source):
+        min_rate = None if source.bounds_client_time else MinRate(self.stream.timeouts)
+        while piece := await self.next_piece(source, min_rate):
             if length is not None and self.sent + len(piece) > length:
                 piece = piece[: length - self.sent]
                 self.response.cause = f"more than the {length} bytes of its Content-Length"
@@ -327,6 +337,8 @@ class ResponseWriter:
                 self.sent += len(piece)
             else:
                 await self.send_slices(piece)
+            if min_rate is not None:
+                min_rate.check(len(piece))
         if length is not None and self.sent < length:
             self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {length}"
             raise Disconnected

@@ -28,13 +28,15 @@ later requests for it do not wait.
 with a process for each connection (fork) has a cache for each connection, which is of little use.
 
 Possible failure: a program is changed, and its old output is sent until its lifetime ends. A POST, PUT or DELETE
-that succeeds drops the copies of its URL, and of the URL in its Location, in its own process only (section 4.4).
+that succeeds drops the copies of its URL, and of the URL in its Location, in its own process only (section 4.4). A
+response for which the program was asked before such a change may be of the time before it, and is not kept.
 
 Read next: content_copies.py (one copy), ewe.http.caching (the rules).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -66,6 +68,7 @@ SHARED_WAIT_S = 10.0  # seconds that a request waits for a program that another 
 SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while other requests wait for it
 NOT_KEPT_S = 60.0  # how long a key is remembered if its response must not be kept
 MAX_NOT_KEPT = 1024  # such keys in memory
+MAX_CHANGED = 1024  # changed URLs in memory
 OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 HIT = "hit"  # a fresh copy answers: the word of Cache-Status (RFC 9211 section 2.1)
 Ask = Callable[[Request], Awaitable["Response | None"]]
@@ -131,6 +134,11 @@ class InFlightRequest:
         self.recorder, self.handed_at, self.client_s = None, None, 0.0
         return True
 
+    def wake_others(self) -> None:
+        """Wake the waiting requests. The caller has the lock of the cache."""
+        while self.waiting:
+            self.waiting.pop().set()
+
 
 class ContentCache:
     """Keeps responses of programs, in at most `max_bytes` of memory (setting content-cache)."""
@@ -142,6 +150,10 @@ class ContentCache:
         self.copies: dict[URL, list[Copy]] = {}  # the most recently used come last
         self.in_flight: dict[Key, InFlightRequest] = {}
         self.not_kept: TimedCache[Key, bool] = TimedCache(MAX_NOT_KEPT, NOT_KEPT_S)
+        # hash() of a URL, since clients choose long ones -> the time.monotonic() of its last change. All other URLs
+        # count as changed at others_changed_at.
+        self.changed_at: dict[int, float] = {}
+        self.others_changed_at = -math.inf
         self.lock = allocate_lock()
 
     # An answer: RFC 9111 section 4
@@ -236,6 +248,7 @@ class ContentCache:
         request, copy = miss.request, miss.copy
         if copy is not None and may_validate(miss, copy):
             request = validation_request(request, copy)
+        asked_at = time.monotonic()
         try:
             response = await miss.ask(request)
         except HTTPError as error:
@@ -245,29 +258,35 @@ class ContentCache:
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
         if copy is not None and request is not miss.request and response.status == 304:
-            return await self.freshen(miss, copy, response)
+            return await self.freshen(miss, copy, response, asked_at)
         if copy is not None and copy.may_replace_error(response.status):
             await response.close()
             return copy.respond(miss.request, f"ewe; hit; fwd={miss.reason}; fwd-status={response.status}")
-        return self.store_if_allowed(miss, response)
+        return self.store_if_allowed(miss, response, asked_at)
 
-    async def freshen(self, miss: Miss, copy: Copy, not_modified: Response) -> Response | None:
+    async def freshen(
+        self, miss: Miss, copy: Copy, not_modified: Response, asked_at: float
+    ) -> Response | None:
         """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
-        If the 304 forbids keeping it, ask the program for the whole response.
+        asked_at: see store(). If the 304 forbids keeping it, ask the program for the whole response.
         """
         await not_modified.close()
         fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
         if fresh is not None:
-            self.store(fresh, replaced=copy)
+            self.store(fresh, asked_at, replaced=copy)
             return fresh.respond(miss.request, f"ewe; hit; fwd={miss.reason}; fwd-status=304")
         url, *_ = miss.key
         self.drop([url])
+        asked_at = time.monotonic()
         response = await miss.ask(miss.request)
-        return None if response is None else self.store_if_allowed(miss, response)
+        return None if response is None else self.store_if_allowed(miss, response, asked_at)
 
-    def store_if_allowed(self, miss: Miss, response: Response) -> Response:
-        """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete."""
+    def store_if_allowed(self, miss: Miss, response: Response, asked_at: float) -> Response:
+        """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
+
+        asked_at: see store().
+        """
         status = f"ewe; fwd={miss.reason}"
         if miss.request.method != "GET":
             return with_status(response, status)
@@ -284,9 +303,10 @@ class ContentCache:
         if isinstance(body, Source):
             # Keep the fields as the program has sent them.
             plain = Response(response.status, response.fields, reason=response.reason)
-            response.body = RecordedBody(self, miss.key, miss.request, plain, body, names)
+            response.body = RecordedBody(self, miss.key, miss.request, plain, body, names, asked_at)
         elif isinstance(body, bytes) and response.length == len(body):
-            stored = self.store(Copy(miss.key, miss.request, response, body, names, cache_control))
+            copy = Copy(miss.key, miss.request, response, body, names, cache_control)
+            stored = self.store(copy, asked_at)
             status += "; stored" if stored else ""
         return with_status(response, status)
 
@@ -357,8 +377,7 @@ class ContentCache:
         with self.lock:
             if self.in_flight.get(key) is in_flight:
                 del self.in_flight[key]
-            while in_flight.waiting:
-                in_flight.waiting.pop().set()
+            in_flight.wake_others()
 
     def remember_not_kept(self, key: Key) -> None:
         """Remember for NOT_KEPT_S that this key's response must not be kept: its requests do not wait for each
@@ -385,10 +404,12 @@ class ContentCache:
                     return copy
         return None
 
-    def store(self, copy: Copy, replaced: Copy | None = None) -> bool:
-        """Keep a copy in place of the one that the same fields select; return whether it is small enough.
+    def store(self, copy: Copy, asked_at: float, replaced: Copy | None = None) -> bool:
+        """Keep a copy in place of the one that the same fields select; return whether it is kept.
 
-        replaced: the copy that it replaces in any case, because a 304 has changed the fields.
+        It is not kept if it is too large, or if its URL has changed since the program was asked for it. asked_at:
+        the time.monotonic() of that. replaced: the copy that it replaces in any case, because a 304 has changed the
+        fields.
 
         To make room, the oldest copies of the same URL are dropped, then all copies of the URLs that were least
         recently used.
@@ -398,6 +419,8 @@ class ContentCache:
         url, *_ = copy.key
         same = (copy.key, copy.vary_names, copy.vary_values)
         with self.lock:
+            if asked_at <= self.changed_at.get(hash(url), self.others_changed_at):
+                return False
             old = self.copies.pop(url, [])
             others = [each for each in old if each is not replaced]
             copies = [
@@ -432,7 +455,20 @@ class ContentCache:
                 value = value[len(scheme) + 3 + len(host) :]
             if value.startswith("/"):
                 targets.add(value.partition("#")[0])
-        self.drop((scheme, host, server, each) for each in targets)
+        urls = [(scheme, host, server, each) for each in targets]
+        self.note_change(urls)
+        self.drop(urls)
+
+    def note_change(self, urls: list[URL]) -> None:
+        """Note that URLs change now: responses in progress are not kept, and no further request waits for them."""
+        now = time.monotonic()
+        with self.lock:
+            if len(self.changed_at) + len(urls) > MAX_CHANGED:
+                self.changed_at.clear()
+                self.others_changed_at = now
+            self.changed_at.update((hash(url), now) for url in urls)
+            for key in [key for key in self.in_flight if key[0] in urls]:
+                self.in_flight.pop(key).wake_others()
 
 
 def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
@@ -480,14 +516,16 @@ class RecordedBody(Source):
         response: Response,
         body: Source,
         names: tuple[str, ...],
+        asked_at: float,
     ) -> None:
         """cache, key: where the copy is stored. request: selects it (Vary). response: the status and the fields to
         keep.
 
         body: the program's own, whose pieces are collected. names: the fields of the request that Vary names.
+        asked_at: see ContentCache.store().
         """
         self.cache, self.key, self.request, self.response = cache, key, request, response
-        self.body, self.names = body, names
+        self.body, self.names, self.asked_at = body, names, asked_at
         self.length = body.length
         self.received_at = time.monotonic()
         self.pieces: list[bytes] = []
@@ -522,7 +560,7 @@ class RecordedBody(Source):
                 copy = Copy(
                     self.key, self.request, self.response, whole, self.names, cache_control, self.received_at
                 )
-                self.cache.store(copy)
+                self.cache.store(copy, self.asked_at)
             self.forget()
         return piece
 

@@ -397,10 +397,12 @@ class Source:
     """A body that comes piece by piece. length: the length in bytes, None if unknown.
 
     raw: the pieces are a complete response with a head (RFC 3875 section 5), and are sent to the client unchanged.
+    bounds_client_time: receive() fails if the client takes too long for the pieces; otherwise min_rate bounds this.
     """
 
     length: int | None = None
     raw = False
+    bounds_client_time = False
 
     async def receive(self) -> bytes:
         """Return the next piece; b"" at the end. An exception aborts the response."""

@@ -24,6 +24,7 @@ The calls are the same for all of them:
     call()           call a function that may block: in this thread, or in one beside the loop (streams/calls.py)
     has_client()     is the client still there?
     linger(), close()   end the connection; linger() first lets the client read the response
+    has_unread_bytes()  has the client sent more? Then close() without linger() may send a reset
     reset_at_close()    make close() a reset, which shows the client that a response was aborted
     finish(), abort()                 a stop, from another thread or from a signal handler
 
@@ -318,6 +319,8 @@ class Stream:
         Raises Timeout, Disconnected like send_file().
         """
         self.unsent = count
+        # send() bounds the time of one piece. MinRate bounds that of all pieces.
+        min_rate = MinRate(self.timeouts) if count > RECEIVE_BYTES else None
         while count:
             data = os.pread(file, min(count, RECEIVE_BYTES), offset)
             await (self.send(head, data) if head else self.send(data))
@@ -327,6 +330,8 @@ class Stream:
             offset += len(data)
             count -= len(data)
             self.unsent = count
+            if min_rate is not None:
+                min_rate.check(len(data))
         if head:
             await self.send(head)
 
@@ -379,6 +384,10 @@ class Stream:
         not read yet (RFC 9112 section 9.6).
         """
         raise NotImplementedError
+
+    def has_unread_bytes(self) -> bool:
+        """Return whether the client has sent bytes that no call has returned. This default cannot tell."""
+        return False
 
     async def drop_input(self) -> None:
         """Read and drop bytes, for LINGER_S and up to LINGER_BYTES."""

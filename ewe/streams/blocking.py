@@ -203,6 +203,12 @@ class BlockingStream(Stream):
             return
         await self.drop_input()
 
+    def has_unread_bytes(self) -> bool:
+        try:
+            return bool(self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:  # none has arrived, or the connection is gone
+            return False
+
     def bound_to(self) -> str:
         return str(self.socket.getsockname()[0])
 

@@ -409,6 +409,10 @@ class EventStream(Stream):
             return
         await self.drop_input()
 
+    def has_unread_bytes(self) -> bool:
+        sock = self.transport.get_extra_info("socket")
+        return not self.lost and bool(self.input_buffer or unread_bytes(sock.fileno()))
+
     def bound_to(self) -> str:
         name = self.transport.get_extra_info("sockname")
         return str(name[0]) if name else self.server[0]

@@ -86,6 +86,9 @@ class StreamOver(Stream):
     async def linger(self) -> None:
         await self.below.linger()
 
+    def has_unread_bytes(self) -> bool:
+        return self.below.has_unread_bytes()
+
     def reset_at_close(self) -> None:
         self.below.reset_at_close()
 

@@ -122,13 +122,16 @@ class PoolStream(BlockingStream):
             return await super().receive(limit)
         while True:
             try:
-                return self.raise_if_aborted(self.socket.recv(limit))
+                data = self.raise_if_aborted(self.socket.recv(limit))
             except BlockingIOError:
                 if time.monotonic() > self.expires:
                     raise Timeout from None
                 await Wait(Want.BYTES, self.expires)
             except OSError:
                 raise Disconnected from None
+            else:
+                await self.share(len(data))
+                return data
 
     async def send(self, *parts: bytes) -> None:
         """Write all parts; with parking = always, pause while the socket's buffer is full. Raises Timeout,

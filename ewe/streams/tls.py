@@ -141,8 +141,16 @@ class SecureStream(StreamOver):
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
 
     async def handshake(self, seconds: float) -> bool:
-        """Do the TLS handshake within `seconds`; return whether it succeeded. Raises Timeout, Disconnected."""
-        self.below.set_deadline(seconds)
+        """Do the TLS handshake within `seconds`; return whether it succeeded. Raises Timeout, Disconnected.
+
+        A connection without a byte is idle: a stop does not wait for it, and a pool parks it.
+        """
+        began = time.monotonic()
+        if not self.encrypted:
+            self.keep_encrypted(await self.below.next_request(seconds))
+            if self.client_ended:
+                return False
+        self.below.set_deadline(max(began + seconds - time.monotonic(), 0.001))
         while True:
             try:
                 self.tls.do_handshake()

@@ -693,6 +693,63 @@ def test_a_change_drops_copies(place: Place, method: str) -> None:
     ]  # fmt: skip
 
 
+def test_a_response_from_before_a_change_is_not_kept(place: Place) -> None:
+    """The program reads what the POST changes before the POST, and its response ends after it."""
+
+    def changed_meanwhile(request: Request) -> Response:
+        place.says = page(body=b"new")
+        place.ask("POST /")
+        return page(body=b"old")
+
+    place.says = changed_meanwhile
+    assert place.ask() == ("fwd=uri-miss", b"old")
+    assert place.ask() == ("fwd=uri-miss; stored", b"new")
+
+
+def test_a_body_that_a_client_reads_across_a_change_is_not_kept(place: Place) -> None:
+    place.says = page(body=Program(b"old"))
+    response = run(place.cached.respond(parse_request(PLAIN, RequestLimits()), place.io))
+    assert response is not None and isinstance(response.body, RecordedBody)
+    place.says = page(body=b"new")
+    place.ask("POST /")
+    assert run(response.body.receive()) == b"old" and run(response.body.receive()) == b""
+    run(response.close())
+    assert place.ask() == ("fwd=uri-miss; stored", b"new")
+
+
+PLAIN = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
+
+
+def test_a_304_from_before_a_change_brings_no_copy_back(place: Place) -> None:
+    place.says = page("no-cache", ("ETag", '"1"'), body=b"old")
+    place.ask()
+
+    def changed_meanwhile(request: Request) -> Response:
+        place.says = page(body=b"new")
+        place.ask("POST /")
+        return Response(304, (("ETag", '"1"'), ("Cache-Control", "max-age=60")))
+
+    place.says = changed_meanwhile
+    assert place.ask()[1] == b"old"  # its program has said so before the change
+    assert place.ask() == ("fwd=uri-miss; stored", b"new")
+
+
+def test_many_changes_take_bounded_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that the cache has forgotten only forbids to keep a response."""
+    monkeypatch.setattr(content_cache, "MAX_CHANGED", 8)
+    place.says = page(body=Program(b"old"))
+    response = run(place.cached.respond(parse_request(PLAIN, RequestLimits()), place.io))
+    assert response is not None and isinstance(response.body, RecordedBody)
+    place.says = page()
+    place.ask("POST /")
+    for number in range(30):
+        place.ask(f"POST /{number}")
+        assert len(place.cache.changed_at) <= 8
+    assert run(response.body.receive()) == b"old" and run(response.body.receive()) == b""
+    run(response.close())
+    assert place.ask() == ("fwd=uri-miss; stored", b"a")
+
+
 def test_what_passes_by(place: Place) -> None:
     """None, local redirects, HEAD, failing and abandoned bodies leave nothing behind."""
     place.says = lambda request: None
@@ -827,6 +884,7 @@ def test_under_every_model(start: Start, model: str) -> None:
     assert (server.cgi / "runs").read_text() == "x\n" * 5
     if model in ("thread", "pool", "asyncio"):
         one_run_for_many(server)
+        nobody_waits_for_an_old_response(server)
         a_slow_client_holds_nobody(server)
 
 
@@ -854,6 +912,40 @@ def one_run_for_many(server: Server) -> None:
     assert (server.cgi / "runs").read_text() == "x\n"
     assert len(found) == 4 and sum("hit" in each for each in found) == 3
     assert sum("collapsed" in each for each in found) >= 1
+
+
+def nobody_waits_for_an_old_response(server: Server) -> None:
+    """The client that changes a page gets the new one. The program still makes the old one for another client."""
+    write_program(server.cgi / "comments", COMMENTS)
+    (server.cgi / "hold").touch()
+
+    def ask(method: str) -> bytes:
+        with closing(server.connect()) as sock:
+            sock.sendall(request_of(f"{method} /cgi-bin/comments"))
+            return read_response(sock)[2]
+
+    old: list[bytes] = []
+    other = threading.Thread(target=lambda: old.append(ask("GET")))
+    other.start()
+    wait_until((server.cgi / "has-read").exists, 20)
+    ask("POST")
+    release = threading.Timer(0.5, (server.cgi / "hold").unlink)
+    release.start()
+    assert ask("GET") == b"a comment\n"
+    release.join()
+    other.join(20)
+    assert old == [b""] and ask("GET") == b"a comment\n"
+
+
+# It reads the comments, and then takes its time, as long as `hold` is there.
+COMMENTS = """#!/bin/sh
+[ $REQUEST_METHOD = POST ] && { echo "a comment" > said; printf 'Status: 204\\n\\n'; exit; }
+found=$(cat said 2>/dev/null)
+: > has-read
+while [ -e hold ]; do sleep 0.02; done
+printf 'Content-Type: text/plain\\nCache-Control: max-age=60\\n\\n'
+[ -z "$found" ] || echo "$found"
+"""
 
 
 def a_slow_client_holds_nobody(server: Server) -> None:

@@ -71,6 +71,7 @@ WHOLE = None  # the field is ignored
         ("bytes=0-9 20-29", 1000, WHOLE),
         ("bytes=0-9, bytes=20-29", 1000, WHOLE),
         ("bytes=0-" + "9" * 30, 1000, WHOLE),
+        ("bytes=-5", 0, WHOLE),  # satisfiable, but no Content-Range could say so
     ],
 )
 def test_wanted(value: str, size: int, expected: list[tuple[int, int]] | None) -> None:

@@ -313,6 +313,44 @@ def test_framing_that_is_bad_starts_no_program(start: Start) -> None:
     assert not mark.exists()
 
 
+# --- Deliberate choices ---------------------------------------------------------------------------------------
+
+GET, POST = "GET /file.txt", "POST /file.txt"
+# The rows of the last table of conformance.md that say a status
+CHOICES = [
+    ((POST, "Content-Length: 05"), 400),
+    ((POST, "Content-Length: 5", "Content-Length: 5"), 400),
+    ((POST, "Content-Length: 5, 5"), 400),
+    ((POST, "Content-Length: " + "9" * 19), 413),
+    ((POST, "Content-Length: " + "9" * 20), 400),
+    ((POST, "Transfer-Encoding: , chunked"), 400),
+    ((POST, "Transfer-Encoding: identity"), 400),
+    ((POST, "Transfer-Encoding: identity, chunked"), 501),
+    ((GET + " HTTP/1.0", "Host: again"), 400),
+    ((POST + " HTTP/1.0", "Transfer-Encoding: chunked"), 400),
+    (("GET http://a,b/file.txt",), 400),
+    (("GET http://[v1.x]/file.txt",), 400),
+    (("GET /../a",), 400),
+    (("GET /a%2fb",), 404),
+    (("GET /%00",), 400),
+    (('GET /<>"',), 400),
+    (("GET /file.txt?{}|^`[]",), 200),
+    (("GET /[fi|le]",), 404),  # no such file
+    (("GET /100%",), 400),
+    (("GET /file.txt?q=100%",), 200),
+    (("get /file.txt",), 501),
+    (("TRACE /file.txt",), 405),
+    (("GET /listed/", "If-None-Match: *"), 304),
+    (("GET /empty.txt", "Range: bytes=-5"), 200),
+    (("GET /empty.txt", "Range: bytes=-0"), 416),
+]
+
+
+@pytest.mark.parametrize(("lines", "status"), CHOICES)
+def test_deliberate_choices(site: Site, lines: tuple[str, ...], status: int) -> None:
+    assert one(site, request_of(*lines))[0].status == status
+
+
 # --- tests/conformance.md -------------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parents[1]

@@ -607,6 +607,39 @@ def test_a_response_that_only_the_close_ends_is_cut_by_a_reset(connect: Connect,
             pass
 
 
+class Pieces(Source):
+    """A body in 30 pieces of 64 KB, and each takes `seconds`."""
+
+    def __init__(self, seconds: float, length: int | None = None) -> None:
+        self.pieces = iter([bytes(65536)] * 30)
+        self.seconds = seconds
+        self.length = length
+
+    async def receive(self) -> bytes:
+        time.sleep(self.seconds)
+        return next(self.pieces, b"")
+
+
+@pytest.mark.takes_time
+@pytest.mark.parametrize("length", [None, 30 * 65536])
+@pytest.mark.parametrize("slow", ["client", "source"])
+def test_a_body_in_pieces_to_a_client_that_reads_too_slowly(
+    connect: Connect, slow: str, length: int | None
+) -> None:
+    """min_rate bounds the time of the whole body, without the time that its source takes."""
+    is_client = slow == "client"
+
+    async def talk(stream: Stream) -> None:
+        response = Response(200, (), Pieces(0 if is_client else SLOW / 30, length))
+        with pytest.raises(Timeout) if is_client else contextlib.nullcontext():
+            await send_response(stream, Request("GET", "/", (1, 1)), response, False, time.perf_counter())
+
+    connection = connect(talk, write_timeout=SLOW / 4, min_rate=20_000_000)
+    reader = read_slowly(connection.client) if is_client else iter(lambda: connection.client.recv(65536), b"")
+    assert (sum(map(len, reader)) < 30 * 65536) is is_client
+    connection.result()
+
+
 @pytest.mark.takes_time
 def test_a_client_that_does_not_read(connect: Connect) -> None:
     async def talk(stream: Stream) -> float:
@@ -735,6 +768,21 @@ def test_a_file_to_a_slow_reader(connect: Connect) -> None:
         connection = connect(talk, write_timeout=STANDS_STILL, min_rate=1000)
         assert b"".join(read_slowly(connection.client)) == data
         assert connection.result() > STANDS_STILL
+
+
+@pytest.mark.takes_time
+@pytest.mark.parametrize("call", ["send_file", "send_copy"])
+def test_a_file_to_a_client_that_reads_too_slowly(connect: Connect, call: str) -> None:
+    """min_rate bounds the time of the whole file, although no wait for the client is long. TLS sends a copy."""
+    with file_of(pattern(2_400_000)) as file:
+
+        async def talk(stream: Stream) -> None:
+            with pytest.raises(Timeout):
+                await getattr(stream, call)(file, 0, 2_400_000)
+
+        connection = connect(talk, write_timeout=SLOW / 4, min_rate=20_000_000)
+        assert sum(map(len, read_slowly(connection.client))) < 2_400_000
+        connection.result()
 
 
 @pytest.mark.parametrize("size", [0, 100, 500_000])
@@ -1274,6 +1322,16 @@ def test_what_needs_not_wait_lets_others_go_on(connect: Connect, turns: list[Str
     connection = connect(talk)
     size = connection.result()
     assert len(turns) >= expected(connection.stream, size)
+
+
+def test_a_client_that_always_sends_lets_others_go_on(connect: Connect, turns: list[Stream]) -> None:
+    """An upload occupies a worker of the pool no longer than a download."""
+    connection = connect(read_to_end)
+    connection.client.sendall(bytes(8 * TURN_BYTES))
+    connection.client.shutdown(socket.SHUT_WR)
+    assert len(connection.result()) == 8 * TURN_BYTES
+    if isinstance(connection.stream, PoolStream) and connection.stream.parks_always:
+        assert len(turns) >= 4
 
 
 def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> None:

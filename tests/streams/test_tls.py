@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 import trustme
 from support.proc import children
-from support.server import ROOT, Server, Start, wait_until, write_program
+from support.server import ROOT, Server, Start, wait_until, write_program, write_waiting_program
 from support.wire import read_all, read_response
 
 from ewe.config.settings import Config
@@ -89,6 +90,40 @@ def test_files_and_programs(start: Start, variant: str, authority: Authority) ->
         assert b"welcome" in read_all(sock)  # and ends in close_notify, or this would have raised
     assert server.stop() == 0, server.log()
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.takes_time
+def test_a_stop_does_not_wait_for_a_client_that_has_sent_nothing(
+    start: Start, variant: str, authority: Authority
+) -> None:
+    """A connection that is open without a handshake, as of a health check, is no request in progress."""
+    server = start(variant, *authority.options, "--tls-timeout", "40s", "--grace", "40s")
+    with server.connect():
+        time.sleep(0.5)  # until the server has accepted it
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 20
+    assert "in progress" not in server.log()
+
+
+def test_a_client_that_has_ended_its_side_reads_the_whole_answer(
+    start: Start, variant: str, authority: Authority
+) -> None:
+    """Its close_notify is a record that the server does not read: it must not turn into a reset."""
+    server = start(variant, *authority.options)
+    begun, go = write_waiting_program(server.cgi / "slow", 1_000_000)
+    with authority.connect(server) as sock:
+        sock.sendall(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: ewe\r\nConnection: close\r\n\r\n")
+        wait_until(begun.exists, 30)
+        sock.setblocking(False)
+        with pytest.raises(ssl.SSLWantReadError):  # it sends close_notify, and waits for the server's
+            sock.unwrap()
+        sock.settimeout(60)
+        go.touch()
+        time.sleep(0.5)  # time for a server that would close at once
+        assert len(read_response(sock)[2]) == 1_000_000
+        with pytest.raises(ssl.SSLZeroReturnError):  # the server's close_notify
+            sock.recv(1)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")

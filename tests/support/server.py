@@ -267,4 +267,19 @@ def write_program(path: Path, text: str) -> Path:
     return path
 
 
+def write_waiting_program(path: Path, size: int) -> tuple[Path, Path]:
+    """Write a script that makes a file `begun`, waits for a file `go`, and writes `size` bytes; return both."""
+    begun, go = path.with_name("begun"), path.with_name("go")
+    lines = (
+        "#!/bin/sh",
+        f": > {begun}",
+        f"while [ ! -e {go} ]; do sleep 0.02; done",
+        "printf 'Content-Type: text/plain\\n\\n'",
+        f"head -c {size} /dev/zero",
+        "",
+    )
+    write_program(path, "\n".join(lines))
+    return begun, go
+
+
 Start = Callable[..., Server]

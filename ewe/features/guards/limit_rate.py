@@ -69,6 +69,8 @@ class Paced(Source):
     min_client_rate bytes. The time that receive() itself waits is not the client's.
     """
 
+    bounds_client_time = True
+
     def __init__(self, body: bytes | tuple[bytes | Region, ...] | Source, rate: int, io: Stream) -> None:
         """body: of the response that is slowed down. rate: bytes a second. io: the client's connection."""
         self.source = body if isinstance(body, Source) else BodySource(body)
