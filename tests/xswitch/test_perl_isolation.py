@@ -90,6 +90,15 @@ SCRIPTS = {  # %H: the head
     "print $x;",
     "inherited": "use strict; package A; our @ISA; sub hi { 'A' } package B; our @ISA = 'A'; package main; %H "
     "print B->hi; @B::ISA = (); print eval { B->hi } // 'none';",
+    "closes by number": "use strict; use POSIX (); %H print 'here'; POSIX::close($_) for 3 .. 255;",
+    "duplicates": "use strict; use POSIX; %H print 'one'; dup2(1, 3); open my $copy, '>&=3'; print $copy 'two';",
+    "rounds up": "use strict; use POSIX; %H POSIX::fesetround(POSIX::FE_UPWARD()); printf '%.25f', atan2 1, 3;",
+    "rounds as usual": "use strict; %H printf '%.25f', atan2 1, 3;",
+    "names its time zone": "use strict; use POSIX; %H print POSIX::tzname(); $ENV{TZ} = 'Asia/Tokyo'; "
+    "POSIX::tzset();",
+    "a file that was looked at": "use strict; %H no warnings; print -s _ // 'none'; print -s $0;",
+    "by a name from main": "use strict; use JSON::PP; %H print ::JSON::PP->new->encode([1]), "
+    "main::JSON::PP::true();",
     "overloaded": "use strict; package N; use overload '+' => sub { 42 }; %H print bless([]) + 1;",
 }
 
@@ -143,6 +152,31 @@ def test_every_answer_is_that_of_a_process_of_its_own(part: dict[Path, ScriptRes
         for number in range(ROUNDS):
             for file in order.sample(list(part), len(part)):
                 assert ask(running, file) == part[file], (number, file.name)
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("use List::Util qw(sum); print List::Util::max(1), sum(1);", True),
+        ("use Data::Dumper; print Dumper(1), Data::Dumper->Dump([1]);", True),
+        ("use JSON::PP; print ::JSON::PP->new->encode([1]), main::JSON::PP::true();", True),
+        ("use POSIX (); POSIX::close(200); print POSIX::floor(1);", False),
+        ("use POSIX qw(close); close(200);", False),
+        ("open my $copy, '>&=', 200;", False),
+        ("::Symbol::delete_package('Data::Dumper') if 0;", False),
+        ("overload::OVERLOAD('Data::Dumper') if 0;", False),
+    ],
+)
+def test_a_script_whose_modules_are_known_runs_in_the_engine(tmp_path: Path, text: str, stays: bool) -> None:
+    """The engine forks for a script that might reach its descriptors, or the modules that stay."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} {text} print $$;")
+    with engine("auto") as running:
+        first, second = (ask(running, file) for _ in range(2))
+        assert first.status == second.status == 0, first
+        assert (first.output == second.output) == stays
+        assert first.output.endswith(b"%d" % running.pid) == stays
 
 
 @pytest.mark.needs("Perl", "Moo")
