@@ -200,5 +200,8 @@ def clean_environment(account: Account) -> dict[str, str]:
         "USER": account.name,
         "LOGNAME": account.name,
         "LANG": "C.UTF-8",
+        # As `python3` has it for a CGI script, whose environment names no locale (PEP 540): a file that the script
+        # opens is UTF-8, whatever locale the script sets
+        "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
