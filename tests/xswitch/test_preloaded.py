@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.accounts import two_users
+from support.engines import PATH, answer_of_process
 from support.proc import alive, children_of
 from support.server import ROOT, wait_until
 from support.xswitch_client import HEAD, XSwitch, xswitch
@@ -111,6 +113,58 @@ def test_no_parent_where_none_is_wanted(language: str) -> None:
         assert parent_of(running, language) == 0
 
 
+# What a script may notice of the way in which its interpreter was started
+STATE = f"""import locale, os, signal, sys
+print("{HEAD}")
+print([signal.getsignal(number) for number in sorted(signal.valid_signals())])
+print(sys.flags.utf8_mode, sys.flags.no_user_site, sys.path[1:])
+reader, writer = os.pipe()
+os.close(reader)
+try:
+    os.write(writer, b"x")
+except BrokenPipeError:
+    print("broken")
+locale.setlocale(locale.LC_ALL, "")
+with open(writer, "w") as file:
+    print(file.encoding, locale.getpreferredencoding())
+"""
+
+
+@pytest.mark.parametrize("preload", ["true", "false"])
+@pytest.mark.parametrize("isolation", ["auto", "fork"])
+def test_a_script_finds_the_interpreter_of_a_process(preload: str, isolation: str) -> None:
+    """Signals, encodings and search paths: an engine that was forked from a parent has them, too."""
+    with xswitch(f'preload = {preload}\n[engines.python]\nisolation = "{isolation}"\n') as running:
+        script = running.script("state.py", STATE)
+        alone = answer_of_process(["python3"], script, {"HOME": "/nonexistent"})
+        for _ in range(2):
+            reply = running.ask(script)
+            assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_packages_of_a_user_come_before_those_of_the_system(preload: str) -> None:
+    """`pip install --user` may have installed a newer version of a package."""
+    with two_users() as (alice, _), xswitch(f"preload = {preload}\n") as running:
+        script = alice.write(
+            "path.py", f"import site, sys\nprint('{HEAD}')\nprint(site.USER_SITE, sys.path[1:])\n"
+        )
+        command = ["python3", "-c", "import site; print(site.getusersitepackages())"]
+        home = {"HOME": str(alice.home), "PATH": PATH}
+        directory = subprocess.run(
+            command, env=home, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        os.makedirs(directory)
+        (alice.home / "more").mkdir()
+        Path(directory, "more.pth").write_text(f"{alice.home}/more\n")
+        subprocess.run(["chown", "-R", str(alice.uid), str(alice.home / ".local")], check=True)
+        alone = answer_of_process(["python3"], script, home)
+        assert directory.encode() in alone.output and b"/more" in alone.output, alone
+        reply = running.ask(script)
+        assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
+
+
 @pytest.fixture
 def library() -> Iterator[Path]:
     """A directory of modules that every account may read."""
@@ -155,7 +209,7 @@ class Forking:
 
     def __init__(self, language: str) -> None:
         engines = ROOT / "ewe" / "xswitch" / "engines"
-        interpreter = ["python3", "-s"] if language == "python" else ["perl"]
+        interpreter = ["python3"] if language == "python" else ["perl"]
         engine = engines / ("python.py" if language == "python" else "perl.pl")
         self.command = [*interpreter, str(engines / PROGRAMS[language].decode()), str(engine)]
         self.ours, self.its = channel.pair()

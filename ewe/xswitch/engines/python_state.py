@@ -331,12 +331,17 @@ def restore_variables(variables, variables_before):
         del variables[name]
 
 
-def reset_signals(module):
-    """Reset the signal handlers, the timers and the wakeup descriptor; discard pending signals, and unblock all."""
+def restore_signal_handlers():
+    """Set the handler of each signal to that of a new interpreter, which ignores SIGPIPE, for example."""
     if list(map(_signal.getsignal, SIGNALS)) != SIGNAL_HANDLERS:
         for number, handler in zip(SIGNALS, SIGNAL_HANDLERS, strict=True):
             if _signal.getsignal(number) is not handler:
                 _signal.signal(number, handler)
+
+
+def reset_signals(module):
+    """Reset the signal handlers, the timers and the wakeup descriptor; discard pending signals, and unblock all."""
+    restore_signal_handlers()
     for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
         _signal.setitimer(timer, 0)
     for number in _signal.sigpending():  # a blocked signal is still pending: discard it

@@ -27,7 +27,7 @@ from ewe.xswitch.process import Account, EngineLimits, clean_environment, start
 ANSWER_SECONDS = 5.0
 # The program of a preloaded parent, by the extension of the engine's file
 PROGRAMS = {
-    ".py": ("-s", f"{ENGINES}/preloaded_python.py"),
+    ".py": (f"{ENGINES}/preloaded_python.py",),
     ".pl": (f"{ENGINES}/preloaded_perl.pl",),
 }
 
@@ -47,8 +47,9 @@ class PreloadedParent:
         _, extension = os.path.splitext(engine_file)
         # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
-        # The parent keeps suexecme's uid: name and home are only for its environment.
-        own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/")
+        # The parent keeps suexecme's uid: name and home are only for its environment. No directory is the home, so
+        # that Python adds no packages of an account. The engine adds those of its own user.
+        own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/nonexistent")
         with child_end:
             self.pid = start(
                 command,
