@@ -300,6 +300,18 @@ def test_an_engine_that_answers_late_is_known_or_does_not_begin(
     assert parent.process.wait(20) == -signal.SIGKILL
 
 
+def test_an_account_whose_groups_no_order_has_room_for_gets_an_engine_by_the_command() -> None:
+    """The order was not sent: the parent goes on for other accounts."""
+    ours, its = channel.pair()
+    parent = Ended(ours)
+    groups = tuple(range(1_000_000_000, 1_000_009_000))
+    with its:
+        assert parent.start(Account("me", 1, 1, groups, "/"), EngineLimits(), []) == 0
+        assert parent.process.poll() is None
+        parent.end()
+    assert parent.process.wait(20) == -signal.SIGKILL
+
+
 def test_only_python_and_perl_can_be_forked() -> None:
     with pytest.raises(ConfigError, match=r"\[engines.sh\]: preload: only an engine in Python"):
         from_toml({"engines": {"sh": {"command": ["sh", "engine.sh"], "preload": ["x"]}}}, "x.toml")

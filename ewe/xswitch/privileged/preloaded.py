@@ -70,7 +70,7 @@ class PreloadedParent:
         """Start an engine; return its pid, 0 if there is none.
 
         descriptors: data socket, pipe for errors, control socket. cgroup, namespace: the files by which the engine
-        enters them; "": none.
+        enters them; "": none. There is no engine for an account whose groups no order has room for.
 
         A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
         """
@@ -84,6 +84,8 @@ class PreloadedParent:
         try:
             channel.send(self.channel, order, descriptors)
             answer = channel.receive(self.channel)
+        except ValueError:  # the order is too long, and was not sent
+            return 0
         except OSError:
             answer = None
         if answer is None:
