@@ -53,6 +53,7 @@ from ewe.trace import Trace
 from ewe.xswitch import channel
 from ewe.xswitch.certificates import read_certificates
 from ewe.xswitch.engine_kinds import ENGINES
+from ewe.xswitch.privileged.cgroups import remove_left_cgroups
 from ewe.xswitch.privileged.leftovers import LeftoverProcesses, children_of
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.privileged.work import base_directory, remove_empty
@@ -211,6 +212,7 @@ class Supervisor:
             return 1
         finally:
             self.end_children()
+            remove_left_cgroups(self.settings.cgroup)
             self.close()
 
     def announce_start(self) -> None:

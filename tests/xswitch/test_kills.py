@@ -29,6 +29,7 @@ from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
+from ewe.xswitch.settings import Settings
 from ewe.xswitch.supervisor import Supervisor
 
 pytestmark = pytest.mark.starts_processes
@@ -179,7 +180,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     monkeypatch.setattr(supervisor, "become_subreaper", Mock())
     monkeypatch.setattr(signal, "pthread_sigmask", Mock())
     made = Supervisor.__new__(Supervisor)
-    made.parent, made.log = 0, Mock()
+    made.parent, made.log, made.settings = 0, Mock(), Settings(cgroup="off")
     made.end_children = made.close = made.announce_start = Mock()  # type: ignore[method-assign]
     made.wait_for_end = Mock(return_value=True)  # type: ignore[method-assign]
     return made

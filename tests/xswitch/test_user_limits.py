@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support import needs
@@ -27,6 +28,7 @@ from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
+from ewe.xswitch.supervisor import Supervisor
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
 from ewe.xswitch.user_limits import NO_LIMITS, UserLimits
 
@@ -243,6 +245,40 @@ def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_pa
     (group / "memory.events").unlink()
     suexecme.remove_cgroup(7)
     assert not group.exists() and not suexecme.oom_kills
+
+
+def test_the_cgroup_that_leftover_processes_have_kept_goes_with_them(tmp_path: Path) -> None:
+    """Otherwise it would stay until the end of the user's next engine."""
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.cgroups = UserCgroups(str(hierarchy(tmp_path / "base")), "", frozenset({"memory"}))
+    suexecme.oom_kills, suexecme.engines = {}, {1: Account("bob", 1002, 1002, (), "/")}
+    suexecme.namespaces = Mock()
+    for uid in (1001, 1002):
+        suexecme.cgroups.prepare(uid, UserLimits(memory=64 << 20))
+    suexecme.remove_if_without_engines(1001)  # the files of this imitation keep it, as a process would
+    assert suexecme.cgroups.uids == {1001, 1002}
+    for file in (tmp_path / "base").glob("user-*/*"):
+        file.unlink()
+    suexecme.remove_unused_cgroups()
+    assert suexecme.cgroups.uids == {1002}
+    assert [path.name for path in (tmp_path / "base").glob("user-*")] == ["user-1002"]
+
+
+def test_the_cgroups_of_a_killed_suexecme_are_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_root(monkeypatch)
+    base = hierarchy(tmp_path / "base")
+    (base / "user-1001").mkdir()
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.settings, supervisor.parent = Settings(cgroup=str(base)), 0
+    supervisor.end_children = supervisor.close = Mock()  # type: ignore[method-assign]
+    supervisor.start_children = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    for name in ("ewe.xswitch.supervisor.become_subreaper", "signal.pthread_sigmask", "signal.signal"):
+        monkeypatch.setattr(name, Mock())
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.run()
+    assert not list(base.glob("user-*"))
 
 
 # With the kernel's own cgroups v2, and with accounts
