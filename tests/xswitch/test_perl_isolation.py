@@ -179,6 +179,21 @@ def test_a_script_whose_modules_are_known_runs_in_the_engine(tmp_path: Path, tex
         assert first.output.endswith(b"%d" % running.pid) == stays
 
 
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+def test_a_signal_that_an_engine_ignores_from_its_start_stays_ignored(tmp_path: Path, isolation: str) -> None:
+    """With `file-size`, this is SIGXFSZ: it would end a later script that writes too much."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print $SIG{{XFSZ}}; $SIG{{$_}} = 'DEFAULT' for qw(XFSZ USR1);")
+    with Driver(PERL, isolated(isolation), lambda: ignore(signal.SIGXFSZ)) as running:
+        for _ in range(3):
+            assert ask(running, file).output.endswith(b"\n\nIGNORE")
+
+
+def ignore(number: int) -> None:
+    signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.mark.needs("Perl", "Moo")
 @isolations
 def test_versions_of_a_module_and_edits(tmp_path: Path, isolation: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 from support import needs
 from support.accounts import User
+from support.engines import PERL_HEAD
 from support.scheduler_bench import Bench, end_of
 from support.server import wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
@@ -30,6 +32,7 @@ from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
 from ewe.xswitch.supervisor import Supervisor
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
+from ewe.xswitch.tools.driver import Driver
 from ewe.xswitch.user_limits import NO_LIMITS, UserLimits
 
 TABLES = {
@@ -420,6 +423,33 @@ my $taken = syswrite($file, "x" x (1 << 20)) + (syswrite($file, "x") // 0) == (1
 print "Content-Type: text/plain\\r\\n\\r\\n $taken\\n";
 """,
 }
+
+
+PROGRAM = f"""#!/usr/bin/perl
+$| = 1;
+{PERL_HEAD}
+open my $file, '>', 'written' or die;
+syswrite $file, 'x' x 20_000;
+syswrite $file, 'x' or print $!;
+kill PIPE => $$;
+print 'it goes on';
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_plain_program_reads_that_its_file_is_too_large(tmp_path: Path) -> None:
+    """The engine `cgi` gives a program the signals of a new process, except for the one of this limit."""
+    program = tmp_path / "program"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    with Driver(BUILT_IN["cgi"].command, become=limit) as engine:
+        result = engine.ask(str(program))
+    assert result.output.endswith(b"File too large") and result.status is None, result
 
 
 @pytest.mark.starts_processes

@@ -53,6 +53,7 @@ my $has_unlisted = 0;      # has a script loaded a module that perl_exact.pl doe
 my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
 my %module_overrides;      # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
+my %ignored;               # signals that this process ignored from its start, such as XFSZ with a limit of files
 
 # Note the state of the interpreter before any script has run.
 sub note_initial_state {
@@ -60,6 +61,7 @@ sub note_initial_state {
     note_modules();
     $locale = POSIX::setlocale(POSIX::LC_ALL());
     %overrides = map { $_ => *{ $CORE::GLOBAL::{$_} }{CODE} } keys %CORE::GLOBAL::;
+    %ignored = map { $_ => 1 } grep { ($SIG{$_} // '') eq 'IGNORE' } keys %SIG;
     %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself keeps a pointer to the last
     $count = keys %main::;
 }
@@ -252,7 +254,8 @@ sub remove_handlers {
     return if $is_exact && $current && !$current->{reaches_process};
     alarm 0;
     Time::HiRes::setitimer($_, 0) for $current && $current->{timers} ? (1, 2) : ();    # ITIMER_VIRTUAL, _PROF
-    if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
+    for (grep { /\A[A-Z]/ && defined $SIG{$_} && !$ignored{$_} } keys %SIG) { delete $SIG{$_} }
+    for (keys %ignored) { $SIG{$_} = 'IGNORE' if ($SIG{$_} // '') ne 'IGNORE' }
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
 
