@@ -96,6 +96,8 @@ SCRIPTS = {  # %H: the head
     "rounds as usual": "use strict; %H printf '%.25f', atan2 1, 3;",
     "names its time zone": "use strict; use POSIX; %H print POSIX::tzname(); $ENV{TZ} = 'Asia/Tokyo'; "
     "POSIX::tzset();",
+    "changes its directory": "use strict; use Cwd qw(chdir); %H chdir '..'; print $ENV{PWD}; Cwd::chdir('/'); "
+    "print $ENV{PWD};",
     "a file that was looked at": "use strict; %H no warnings; print -s _ // 'none'; print -s $0;",
     "by a name from main": "use strict; use JSON::PP; %H print ::JSON::PP->new->encode([1]), "
     "main::JSON::PP::true();",
@@ -164,6 +166,7 @@ def test_every_answer_is_that_of_a_process_of_its_own(part: dict[Path, ScriptRes
         ("use POSIX (); POSIX::close(200); print POSIX::floor(1);", False),
         ("use POSIX qw(close); close(200);", False),
         ("open my $copy, '>&=', 200;", False),
+        ("use List::Util; delete $::{'List::'} if 0;", False),
         ("::Symbol::delete_package('Data::Dumper') if 0;", False),
         ("overload::OVERLOAD('Data::Dumper') if 0;", False),
     ],

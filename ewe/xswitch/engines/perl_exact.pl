@@ -41,7 +41,8 @@ my $REACHES = qr{
     | \b(?:seek|tell|stat|fileno)\b\W*DATA\b | \blib\s*-> | ->\s*(?:un)?import\b | [\$\@%&*]\{?\s*(?:main)?(?:::)?INC\b
     | (?:$BEGINS|[(,=\\]\s*|\blocal\s*)\*(?:\{|\$|$NAME\s*=(?!=|~)) | \$\{?\^(?![TOXVFW]\b)
     | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | <(?:ARGV)?> | <<>>
-    | \bPOSIX\s*(?:::|')\s*close\b | \b(?:overload|mro)\s*(?:::|')
+    | \bPOSIX\s*(?:::|')\s*close\b | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
+    | [\$%]\{?\s*::\s*(?!\w)    # a table of names
     | [<>]&=?["'\s,]*(?:[3-9]|\d\d)    # by its number: it may be the engine's own
     | \$(?:\^[OXV]|[:<>()])\s*=(?![=~]) | =\s*\(?\s*times\b
     | [/\}\])|!#~,>][msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b    # s///ee
@@ -77,7 +78,7 @@ sub is_exact {
         return 0 unless $named{$module};
         next if $module eq 'constant' || $module eq 'vars';
         return 0 if $word ne 'require' && ($imports =~ /[\$\@%&*]\w/ || $module eq 'CGI' && $imports =~ /['"(\s]-/);
-        return 0 if $module eq 'POSIX' && $imports =~ /\bclose\b/;
+        return 0 if $imports =~ /\b(?:close|chdir)\b/;    # of POSIX and of Cwd
         $used{$module} = 1;
     }
     while ($text =~ /$PATH/g) {
