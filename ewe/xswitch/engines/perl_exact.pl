@@ -35,7 +35,8 @@ my $REACHES = qr{
     \b(?: INIT|CHECK|UNITCHECK)\s*\{ | \bsub\s+(?:DESTROY|AUTOLOAD|\w*(?:::|')\w) | ${BEGINS}package\b
     | \b(?: ISA|UNIVERSAL|GLOBAL|Internals|setlocale|setpriority|setpgrp|setpgid|setsid|tcsetpgrp|syscall|ioctl|chroot
         | fork|exec|waitpid|CHLD|CLD|set[re]?[ug]id|setre[ug]id|setres[ug]id|set_prototype
-        | delete_package|dup2|fesetround|tzname|fileparse_set_fstype|define_alias|define_encoding|safe_level|perlio_ok )\b
+        | delete_package|dup2|fesetround|tzname
+        | fileparse_set_fstype|define_alias|define_encoding|safe_level|perlio_ok )\b
     | \b(?:wait\s*(?:[(;=!<>)\}\-|&]|or\b|and\b|$)|nice\s*[(\d\$+\-]|tie\s*[(\$\@%*]|tie\s+(?:my|our|local)\b)
     | \beval\b(?!\s*\{) | \bdo\s*(?:[("'\$]|qq?\b|[A-Z_]\w*(?:::|->|\()) | \bno\s+strict\b
     | \b(?:seek|tell|stat|fileno)\b\W*DATA\b | \blib\s*-> | ->\s*(?:un)?import\b | [\$\@%&*]\{?\s*(?:main)?(?:::)?INC\b
