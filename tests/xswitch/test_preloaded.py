@@ -201,6 +201,28 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
             wait_until(lambda: not running.engines(), 20)
 
 
+def test_a_preloaded_module_that_changes_is_loaded_again(library: Path) -> None:
+    """By an engine that was there, and by one that the parent, which has loaded the former version, forks later."""
+    directory = library / "site-packages"
+    directory.mkdir()
+    module = directory / "mine.py"
+    module.write_text("NAME = 'first'\n")
+    table = f"""[engines.python]
+isolation = "none"
+preload = ["mine"]
+environment = {{ PYTHONPATH = "{directory}" }}
+"""
+    with xswitch(table) as running:
+        use = running.script("use.py", f"import mine\nprint('{HEAD}')\nprint(mine.NAME)\n")
+        assert running.ask(use).text == "first\n", running.log()
+        module.write_text("NAME = 'second'\n")
+        time.sleep(1.1)
+        for _ in range(2):
+            assert running.ask(use).text == "second\n", running.log()
+            os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
+            wait_until(lambda: not running.engines(), 20)
+
+
 class Forking:
     """A preloaded parent that has been sent an order, as suexecme does. ours: our end of its channel.
 

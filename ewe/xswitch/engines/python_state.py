@@ -82,15 +82,20 @@ def restore_modules():
             continue
         has_new = True
         known_modules[name] = module
-        file = getattr(module, "__file__", None)
-        if file is not None and "-packages/" in file:
-            try:
-                signatures[file] = file_signature(file)
-            except OSError:
-                pass  # the module is in an archive, or its file is gone already
+        note_signature(module)
     modules.update(known_modules)
     note_reset_functions()
     return has_new
+
+
+def note_signature(module):
+    """Note the signature of the module's file, if it lies outside of Python's own library."""
+    file = getattr(module, "__file__", None)
+    if file is not None and "-packages/" in file:
+        try:
+            signatures[file] = file_signature(file)
+        except OSError:
+            pass  # the module is in an archive, or its file is gone already
 
 
 def note_reset_functions():
@@ -455,6 +460,8 @@ def note_initial_state():
     global SETTING_VALUES, GC_THRESHOLD
     hide_engine()
     known_modules.update(sys.modules)
+    for module in known_modules.values():  # a preloaded parent may have loaded installed ones
+        note_signature(module)
     note_reset_functions()
     SETTING_VALUES = [read() for read, _ in SETTINGS]
     START_LOCALE = _locale.setlocale(_locale.LC_ALL)
