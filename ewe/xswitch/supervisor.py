@@ -57,7 +57,13 @@ from ewe.xswitch.privileged.cgroups import remove_left_cgroups
 from ewe.xswitch.privileged.leftovers import LeftoverProcesses, children_of
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.privileged.work import base_directory, remove_empty
-from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, become_subreaper, end_with_parent, prctl
+from ewe.xswitch.process import (
+    PR_SET_NO_NEW_PRIVS,
+    become_subreaper,
+    end_with_parent,
+    leave_session_keyring,
+    prctl,
+)
 from ewe.xswitch.public import public_engines_directory, with_engines_in
 from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings, write_copy
@@ -285,6 +291,7 @@ class Supervisor:
         "".encode("idna")  # loads the codec, with which ssl encodes a peer's address
         owner = os.geteuid()
         if owner == 0:
+            leave_session_keyring()
             os.setgroups([self.gid])
             os.setresgid(self.gid, self.gid, self.gid)
             os.setresuid(self.uid, self.uid, self.uid)

@@ -25,7 +25,7 @@ from ewe.config.messages import ConfigError
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.privileged.preloaded import PreloadedParent
-from ewe.xswitch.process import Account, EngineLimits
+from ewe.xswitch.process import KEYCTL_NUMBERS, Account, EngineLimits
 from ewe.xswitch.settings import from_toml
 
 pytestmark = pytest.mark.starts_processes
@@ -361,5 +361,6 @@ def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
     close_range = re.search(r"\$CLOSE_RANGE = (\d+)", source)
     assert table and close_range
     numbers = dict(re.findall(r"(\w+) => (\d+)", table[1]))
-    assert len(numbers) == 6 and numbers.items() <= known.items()
+    assert len(numbers) == 7 and numbers.items() <= known.items()
+    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine]
     assert known["close_range"] == close_range[1]
