@@ -96,6 +96,8 @@ SCRIPTS = {  # %H: the head
     "rounds as usual": "use strict; %H printf '%.25f', atan2 1, 3;",
     "names its time zone": "use strict; use POSIX; %H print POSIX::tzname(); $ENV{TZ} = 'Asia/Tokyo'; "
     "POSIX::tzset();",
+    "copies its output": "use strict; %H open my $copy, '>&', \\*STDOUT or die; print $copy 'copy'; close $copy; "
+    "print 'rest';",
     "changes its directory": "use strict; use Cwd qw(chdir); %H chdir '..'; print $ENV{PWD}; Cwd::chdir('/'); "
     "print $ENV{PWD};",
     "a file that was looked at": "use strict; %H no warnings; print -s _ // 'none'; print -s $0;",

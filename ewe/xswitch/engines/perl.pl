@@ -113,14 +113,16 @@ sub prepare {
         POSIX::dup2(fileno $body, 0);
         close $body;    # perl does not close a descriptor that was put in the place of its STDIN or STDOUT
     }
-    POSIX::dup2($DATA, 1);
+    POSIX::dup2($ERRORS, 1);    # for a moment, see below
     POSIX::dup2($ERRORS, 2);
     XSwitch::Protocol::set_blocking($_) for $data, $handles[$ERRORS - $CONTROL];
     undef *STDIN;    # also removes a tied object, an alias, and page formats
     undef *STDOUT;
     no warnings 'io';    # about the handles that perl had under the same numbers
     open STDIN, '<&=', 0;
+    # For a socket, perl would make a second stream, and a copy of this handle (open '>&') would not flush that one
     open STDOUT, '>&=', 1;
+    POSIX::dup2($DATA, 1);
     $output = *STDOUT{IO};    # valid even if the script assigns another handle to the name
     if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2; select STDERR; $| = 1 }
     binmode STDERR;
