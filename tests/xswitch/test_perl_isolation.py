@@ -98,6 +98,8 @@ SCRIPTS = {  # %H: the head
     "POSIX::tzset();",
     "copies its output": "use strict; %H open my $copy, '>&', \\*STDOUT or die; print $copy 'copy'; close $copy; "
     "print 'rest';",
+    "names its output": "use strict; %H open my $copy, '>-' or die; print $copy 'copy'; close $copy; print 'rest';",
+    "names its input": "use strict; %H open my $copy, '-' or die; print scalar <$copy> // 'nothing';",
     "changes its directory": "use strict; use Cwd qw(chdir); %H chdir '..'; print $ENV{PWD}; Cwd::chdir('/'); "
     "print $ENV{PWD};",
     "a file that was looked at": "use strict; %H no warnings; print -s _ // 'none'; print -s $0;",
@@ -182,6 +184,20 @@ def test_a_script_whose_modules_are_known_runs_in_the_engine(tmp_path: Path, tex
         assert first.status == second.status == 0, first
         assert (first.output == second.output) == stays
         assert first.output.endswith(b"%d" % running.pid) == stays
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+def test_output_to_a_name_that_is_a_hyphen_is_in_no_later_answer(tmp_path: Path, isolation: str) -> None:
+    """The text does not show it: the engine ends, because perl keeps the output of its own handle in a buffer."""
+    file = tmp_path / "script.pl"
+    head = r'"Content-Type: text/plain\n\n"'
+    file.write_text(
+        f"use strict; my $name = '-'; open my $copy, \">$name\"; print $copy {head}, 'by the copy';"
+    )
+    with engine(isolation) as running:
+        result = ask(running, file)
+    assert result.output == answer_of_cgi(file).output and result.status is None
 
 
 @pytest.mark.needs("Perl")

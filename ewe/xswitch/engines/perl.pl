@@ -28,6 +28,7 @@ my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::link_descriptors();    # descript
 
 my ($engine, $status, $isolation);
 my ($control, $data, $output, @handles, %environment);
+my ($standard, $written);    # perl's own handle for descriptor 1, and the bytes that were written to it
 my $seeds = '';
 
 # ----------------------------------------------------------------------------- the conversation with X-Switch
@@ -48,7 +49,7 @@ sub main {
             run_script($file);
             end_process() if $$ != $engine;    # this process is a child that the script has forked
             destroy_variables();
-            POSIX::_exit($status) unless script_processes_have_ended() && all_closed();
+            POSIX::_exit($status) if standard_output_was_used() || !script_processes_have_ended() || !all_closed();
             syswrite $control, "\4$status\n";
             POSIX::dup2($NOTHING, 0);    # an idle engine keeps no file with a body
             XSwitch::State::undo_changes($FIRST_FREE, $isolation eq 'auto');
@@ -92,6 +93,8 @@ sub set_up_descriptors {
     open $control, '+<&=', $CONTROL or die "control socket: $!";
     open $data, '+<&=', $DATA or die "data socket: $!";
     POSIX::dup2($NOTHING, $_) for $FIRST_LINK .. $FIRST_FREE - 1;
+    open $standard, '>-' or die "standard output: $!";
+    $written = tell $standard;
     for ($CONTROL .. $FIRST_FREE - 1) {
         open my $handle, '+<&=', $_ or next;
         fcntl $handle, 2, 1;    # F_SETFD, FD_CLOEXEC
@@ -230,6 +233,14 @@ sub script_processes_have_ended {
     my $pid;
     do { $pid = waitpid -1, 1; XSwitch::Fork::note_reaped($pid) } while $pid > 0;    # WNOHANG
     return $pid < 0 || XSwitch::Fork::only_zygotes_are_left();
+}
+
+# Has the script opened "-"? That is perl's own handle, and not STDOUT here: its buffer would keep the output for a
+# later answer. Flush it.
+sub standard_output_was_used {
+    return 0 if tell($standard) == $written;
+    select((select($standard), $| = 1)[0]);
+    return 1;
 }
 
 # Is no descriptor open except the engine's? Closing one without its handle would not help: perl counts the users of

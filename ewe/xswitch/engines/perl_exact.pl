@@ -41,7 +41,7 @@ my $REACHES = qr{
     | \beval\b(?!\s*\{) | \bdo\s*(?:[("'\$]|qq?\b|[A-Z_]\w*(?:::|->|\()) | \bno\s+strict\b
     | \b(?:seek|tell|stat|fileno)\b\W*DATA\b | \blib\s*-> | ->\s*(?:un)?import\b | [\$\@%&*]\{?\s*(?:main)?(?:::)?INC\b
     | (?:$BEGINS|[(,=\\]\s*|\blocal\s*)\*(?:\{|\$|$NAME\s*=(?!=|~)) | \$\{?\^(?![TOXVFW]\b)
-    | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | <(?:ARGV)?> | <<>>
+    | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | \bopen\b[^;]*?["'][<>+\s]*-\s*["'] | <(?:ARGV)?> | <<>>
     | \bPOSIX\s*(?:::|')\s*close\b | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
     | [\$%]\{?\s*::\s*(?!\w)    # a table of names
     | [<>]&=?["'\s,]*(?:[3-9]|\d\d)    # by its number: it may be the engine's own
