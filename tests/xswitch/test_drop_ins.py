@@ -431,9 +431,13 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
-    """Without them, a URL could name a file that only `entry` keeps from clients."""
-    version = tmp_path / "cgi-bin" / packages.VERSIONS / "shop" / "0123"
+@pytest.mark.parametrize("scripts", ["cgi-bin", "programs"])
+def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, scripts: str) -> None:
+    """Without them, a URL could name a file that only `entry` keeps from clients.
+
+    scripts: where the user's packages are unpacked; cgi-bin may be a link to it.
+    """
+    version = tmp_path / scripts / packages.VERSIONS / "shop" / "0123"
     version.mkdir(parents=True)
     account = Account("me", os.geteuid(), os.getegid(), (), str(tmp_path))
     script = ExaminedScript(account, "", str(version / "data.py"))

@@ -224,12 +224,13 @@ def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
 
     Raises Refusal if URLs may not name the script, or if the settings are no longer valid, or cannot be read.
     """
-    head, separator, rest = script.path.partition(f"/{SCRIPTS}/{VERSIONS}/")
+    # Without the name of the directory above: that may be a link, which the path does not contain any more
+    head, separator, rest = script.path.partition(f"/{VERSIONS}/")
     parts = rest.split("/", 2)
     if not separator or len(parts) != 3:
         return PackageSettings()
     name, version, inner = parts
-    top = os.path.join(head, SCRIPTS, VERSIONS, name, version)
+    top = os.path.join(head, VERSIONS, name, version)
     try:
         package = parse_settings(read_settings(os.path.join(top, SETTINGS), script.account.uid))
     except BadPackage as reason:
