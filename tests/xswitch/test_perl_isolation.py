@@ -201,6 +201,19 @@ def test_output_to_a_name_that_is_a_hyphen_is_in_no_later_answer(tmp_path: Path,
 
 
 @pytest.mark.needs("Perl")
+@pytest.mark.parametrize("name", ['a"quote.pl', "two\nlines.pl", "two\nBEGIN { print 'code' }\n.pl"])
+def test_the_name_of_a_script_is_no_code(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text(f"use strict; {PERL_HEAD} print __FILE__; die 'mine';")
+    for isolation in ("auto", "fork"):
+        with engine(isolation) as running:
+            assert ask(running, file) == answer_of_cgi(file)
+    with engine("none") as running:  # it shows another character in place of a quote or a line break
+        shown = str(file).replace('"', "?").replace("\n", "?")
+        assert ask(running, file).output.decode().endswith(f"\n\n{shown}")
+
+
+@pytest.mark.needs("Perl")
 @pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
 def test_a_signal_that_an_engine_ignores_from_its_start_stays_ignored(tmp_path: Path, isolation: str) -> None:
     """With `file-size`, this is SIGXFSZ: it would end a later script that writes too much."""

@@ -8,12 +8,12 @@ package XSwitch::State;
 
 # Code above `use strict`: no variable of the engine is visible to a script here, and no pragma applies.
 sub evaluate {
-    eval "package main;\n#line 1 \"$XSwitch::State::file\"\n$XSwitch::State::source";
+    eval "package main;\n#line 1 \"$XSwitch::State::name\"\n$XSwitch::State::source";
     $XSwitch::State::error = $@;    # a second die would call the script's handler a second time
 }
 sub compile {
     delete $XSwitch::State::{script};
-    return eval "package main; sub XSwitch::State::script {\n#line 1 \"$XSwitch::State::file\"\n"
+    return eval "package main; sub XSwitch::State::script {\n#line 1 \"$XSwitch::State::name\"\n"
         . "$XSwitch::State::source\n} \\&XSwitch::State::script";
 }
 
@@ -24,7 +24,8 @@ use B ();
 use POSIX ();
 use Time::HiRes ();
 
-our ($file, $source, $error);    # input of the two functions above, and output of the first
+our ($file, $source, $error);    # the script; input of the two functions above, and output of the first
+our $name;    # of the file, as a line of the source can have it
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
@@ -76,6 +77,7 @@ sub code_of {
     if (defined $current->{data}) { open *main::DATA, '<', \$current->{data} }
     $^W = $current->{warns};
     $source = $current->{source};
+    $name = $file =~ s/["\n]/?/gr;
     keep_compiled($current) if $current->{runs}++ && !$current->{code} && !$current->{unsure};
     switch_names($current->{code} ? $current : undef);
     for (keys %module_overrides) {
@@ -90,6 +92,7 @@ sub code_of {
 sub is_exact {
     $file = $_[0];
     $next_script = find() or return 1;
+    return 0 if $file =~ /["\n]/;    # see $name
     return $next_script->{exact} //=
         !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
 }
