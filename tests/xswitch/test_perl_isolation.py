@@ -215,6 +215,20 @@ def test_the_name_of_a_script_is_no_code(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.needs("Perl")
 @pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+def test_a_brace_too_many_is_an_error_at_each_run(tmp_path: Path, isolation: str) -> None:
+    """It is none between the braces of a sub, in which the engine compiles what it keeps."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print 'one'; }} {{ print 'two';")
+    alone = answer_of_cgi(file)
+    with engine(isolation) as running:
+        for _ in range(3):
+            result = ask(running, file)
+            assert (result.output, result.status) == (alone.output, alone.status)
+            assert b"Unmatched right curly bracket" in result.errors
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
 def test_a_signal_that_an_engine_ignores_from_its_start_stays_ignored(tmp_path: Path, isolation: str) -> None:
     """With `file-size`, this is SIGXFSZ: it would end a later script that writes too much."""
     file = tmp_path / "script.pl"

@@ -151,19 +151,23 @@ sub run_script {
     my $code = XSwitch::State::code_of($file);
     $status = 0;
     () = stat '';    # fails: -e _ tells nothing of another file
-    if ($code) { $! = 0; run_code($code) }
+    if ($code) {
+        $! = 0;
+        XSwitch::State::compile_again() if (run_code($code) // 1) == 0;
+    }
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
-# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them.
+# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them: 0 after
+# die or an error, undef after exit.
 sub run_code {
     my ($code) = @_;
-    my $well = 0;
+    my $well;
     REQUEST: {
         $XSwitch::State::error = '';
         eval { local *_ = \@ARGV; &$code; 1 } or $XSwitch::State::error = $@;
         my ($error, $number) = ($XSwitch::State::error, $! + 0);
-        last if $well = !ref $error && $error eq '';
+        last if $well = !ref $error && $error eq '' ? 1 : 0;
         print STDERR $error;
         $status = $number & 255 || $? >> 8 & 255 || 255;
     }

@@ -88,6 +88,10 @@ sub code_of {
     return $current->{code} || \&evaluate;
 }
 
+# Compile the present script again each time: its first run has failed. A brace too many, "} {", would be no error in
+# compile().
+sub compile_again { $current->{unsure} = 1 if $current && !$current->{code} }
+
 # May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report the error.
 sub is_exact {
     $file = $_[0];
