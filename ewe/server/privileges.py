@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ewe.streams.listener import StartError
@@ -23,6 +24,11 @@ def become(user: str | None, group: str | None) -> None:
             os.initgroups(account.pw_name, gid)
         os.setgid(gid)
         if account is not None:
+            if sys.platform == "linux":
+                # Late: it needs ctypes, which a server without another account need not load
+                from ewe.xswitch.process import leave_session_keyring
+
+                leave_session_keyring()
             os.setuid(account.pw_uid)
     except OSError as reason:  # such as EPERM, in a container without the capability SETUID
         raise StartError(f"root cannot become {user or group}: {reason.strerror} (user, group)") from None
