@@ -228,6 +228,21 @@ def test_a_brace_too_many_is_an_error_at_each_run(tmp_path: Path, isolation: str
 
 
 @pytest.mark.needs("Perl")
+@pytest.mark.parametrize("word", ["last", "next", "redo"])
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+def test_a_word_of_loops_outside_of_a_loop_is_an_error(tmp_path: Path, isolation: str, word: str) -> None:
+    """The engine itself runs a script in a block, which redo would run without an end."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print 'one'; {word}; print 'two';")
+    alone = answer_of_cgi(file)
+    with engine(isolation) as running:
+        for _ in range(3):
+            result = ask(running, file)
+            assert (result.output, result.status) == (alone.output, alone.status)
+            assert b"outside a loop block" in result.errors
+
+
+@pytest.mark.needs("Perl")
 @pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
 def test_a_signal_that_an_engine_ignores_from_its_start_stays_ignored(tmp_path: Path, isolation: str) -> None:
     """With `file-size`, this is SIGXFSZ: it would end a later script that writes too much."""

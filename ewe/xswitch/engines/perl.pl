@@ -27,6 +27,7 @@ my ($CONTROL, $DATA, $NOTHING, $ERRORS) = (3 .. 6);
 my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::link_descriptors();    # descriptors to zygotes
 
 my ($engine, $status, $isolation);
+my $has_exited;    # the code that run_code() has called last has called exit
 my ($control, $data, $output, @handles, %environment);
 my ($standard, $written);    # perl's own handle for descriptor 1, and the bytes that were written to it
 my $seeds = '';
@@ -162,8 +163,10 @@ sub run_script {
 # die or an error, undef after exit.
 sub run_code {
     my ($code) = @_;
-    my $well;
+    my ($well, $begun);
+    $has_exited = 0;
     REQUEST: {
+        last if $begun++;    # the code has called redo outside of its loops
         $XSwitch::State::error = '';
         eval { local *_ = \@ARGV; &$code; 1 } or $XSwitch::State::error = $@;
         my ($error, $number) = ($XSwitch::State::error, $! + 0);
@@ -172,6 +175,10 @@ sub run_code {
         $status = $number & 255 || $? >> 8 & 255 || 255;
     }
     undef $XSwitch::State::error;
+    if (!defined $well && !$has_exited) {    # perl's own text names the word and the line, which are not known here
+        print STDERR qq(Can't "last", "next" or "redo" outside a loop block\n);
+        $status = 255;
+    }
     return $well;
 }
 
@@ -180,6 +187,7 @@ sub exit_script {
     no warnings qw(exiting numeric);
     $status = ($_[0] // 0) & 255;
     if ($$ == $engine) {
+        $has_exited = 1;
         local $SIG{__DIE__};
         eval { last REQUEST };    # fails in code that perl itself has called: a handler, DESTROY, a sort block
     }
