@@ -46,7 +46,8 @@ my $REACHES = qr{
     | [\$%]\{?\s*::\s*(?!\w)    # a table of names
     | [<>]&=?["'\s,]*(?:[3-9]|\d\d)    # by its number: it may be the engine's own
     | \$(?:\^[OXV]|[:<>()])\s*=(?![=~]) | =\s*\(?\s*times\b
-    | [/\}\])|!#~,>][msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b    # s///ee
+    # s///ee, but neither "->encode" nor an "else" behind a brace
+    | (?:[/\}\])|!\#~,]|(?<!-)>)(?!else\b)[msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b
 }x;
 my $SHARED = qr{[\$\@%&*]\#?\{?\s*\^?(?:::)?((?:\w+(?:::|'(?=[A-Za-z_])))+)(\w*)};
 # A name that begins with a capital letter, with the packages before it; then what follows the name of a package
