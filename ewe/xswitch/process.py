@@ -165,7 +165,7 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
 def leave_session_keyring() -> None:
     """Join a new, empty session keyring (keyrings(7)). Raises OSError.
 
-    root's session keyring may have keys, and each process that has the keyring may read them, whatever its user.
+    root's session keyring may have keys, and each process that has the keyring may read them, also as another user.
     A system without keyrings has none to leave, nor has a container that forbids the call.
     """
     number = KEYCTL_NUMBERS.get(os.uname().machine) if sys.maxsize > 1 << 32 else None
@@ -221,7 +221,7 @@ def clean_environment(account: Account) -> dict[str, str]:
         "LOGNAME": account.name,
         "LANG": "C.UTF-8",
         # As `python3` has it for a CGI script, whose environment names no locale (PEP 540): a file that the script
-        # opens is UTF-8, whatever locale the script sets
+        # opens is UTF-8, also after the script has set another locale
         "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

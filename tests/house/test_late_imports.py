@@ -56,7 +56,6 @@ EARLIER = {
     "ewe.features.databases.daemon_program": "the program manager starts before",
     "ewe.features.fastcgi_programs": "the program manager starts before",
     "ewe.server.xswitch_process": "starts before, and stays root",
-    "ewe.xswitch.process": "is loaded by the very step that gives up root",
     "socket": "the listening sockets are open",
     "fcntl": "the pid file is locked before",
 }

@@ -621,8 +621,7 @@ def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
 # Puts a key into a new session keyring, becomes nobody, and prints whether the keyring has the key. add_key(2) has
 # a number two below that of keyctl(2), and 10 is KEYCTL_SEARCH
 KEY_OF_ROOT = """import ctypes, os
-from ewe.server.privileges import become
-from ewe.xswitch.process import JOIN_SESSION_KEYRING, KEYCTL_NUMBERS
+from ewe.server.privileges import JOIN_SESSION_KEYRING, KEYCTL_NUMBERS, become
 keyctl = KEYCTL_NUMBERS[os.uname().machine]
 call = ctypes.CDLL(None).syscall
 call(keyctl, JOIN_SESSION_KEYRING, None)

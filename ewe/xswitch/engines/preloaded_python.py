@@ -131,7 +131,7 @@ def add_user_packages():
         return
     names_before = {*sys.modules}
     system_directories = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix])
-    first = next((place for place, path in enumerate(sys.path) if path in system_directories), len(sys.path))
+    first = next((index for index, path in enumerate(sys.path) if path in system_directories), len(sys.path))
     system_paths = sys.path[first:]
     del sys.path[first:]
     site.addsitedir(site.USER_SITE)

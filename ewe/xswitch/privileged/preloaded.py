@@ -48,7 +48,7 @@ class PreloadedParent:
         # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
         # The parent keeps suexecme's uid: name and home are only for its environment. No directory is the home, so
-        # that Python adds no packages of an account. The engine adds those of its own user.
+        # that Python adds no packages of an account. The engine adds the packages of its user.
         own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/nonexistent")
         with child_end:
             self.pid = start(
