@@ -149,6 +149,35 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
 
 
+def test_an_idle_engine_ends_if_another_lacks_a_descriptor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else requests for the other one would get 503 until the idle engine ends, in five minutes."""
+    scheduler = bench.switch.scheduler
+    for user in ("alice", "bob"):
+        _, exchange = bench.exchange(user=user)
+        exchange.identified()
+        bench.start_engine(1 << 30)
+    idle, busy = sorted(scheduler.engines, key=lambda engine: engine.user)
+    idle.take_exchange()
+    scheduler.release(idle)
+
+    def socketpair() -> tuple[socket.socket, socket.socket]:
+        if idle.state is not EngineState.CLOSED:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pair()
+
+    pair = socket.socketpair
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    client, exchange = bench.exchange("perl")
+    exchange.identified()
+    assert exchange.state is State.RUNNING and idle not in scheduler.engines and busy in scheduler.engines
+    idle = busy  # no engine is left that could end
+    refused, exchange = bench.exchange("cgi")
+    exchange.identified()
+    assert refused.ended.startswith("Status: 503") and not client.ended
+
+
 @pytest.mark.parametrize("name", ["settings", "log"])
 def test_settings_that_lack_their_descriptor_change_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str

@@ -18,6 +18,7 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import CLOSED, Engine
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.scheduler import Key
@@ -45,11 +46,16 @@ class EngineStarter:
         if kind is None:
             exchange.fail(500, f"there is no engine {language} any more")
             return None
-        try:
-            engine, engine_descriptors = self.open_engine(exchange.key, kind)
-        except OSError as reason:
-            exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
-            return None
+        while True:
+            try:
+                engine, engine_descriptors = self.open_engine(exchange.key, kind)
+                break
+            except OSError as reason:
+                # Idle engines have descriptors, too. Without this, a user could be refused until they end (idle)
+                if reason.errno in NO_RESOURCES and self.context.scheduler.evict(lambda engine: True):
+                    continue
+                exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
+                return None
         # Assign first: a SharedEngine then connects to the listening socket. order_process() closes the main
         # process's copy of that socket.
         engine.assign(exchange)
