@@ -170,6 +170,7 @@ def test_every_answer_is_that_of_a_process_of_its_own(part: dict[Path, ScriptRes
         ("use POSIX (); POSIX::close(200); print POSIX::floor(1);", False),
         ("use POSIX qw(close); close(200);", False),
         ("open my $copy, '>&=', 200;", False),
+        ("my $number = 200; open my $copy, '>&=', $number;", False),
         ("use List::Util; delete $::{'List::'} if 0;", False),
         ("::Symbol::delete_package('Data::Dumper') if 0;", False),
         ("overload::OVERLOAD('Data::Dumper') if 0;", False),

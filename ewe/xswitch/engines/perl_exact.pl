@@ -44,7 +44,7 @@ my $REACHES = qr{
     | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | \bopen\b[^;]*?["'][<>+\s]*-\s*["'] | <(?:ARGV)?> | <<>>
     | \bPOSIX\s*(?:::|')\s*close\b | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
     | [\$%]\{?\s*::\s*(?!\w)    # a table of names
-    | [<>]&=?["'\s,]*(?:[3-9]|\d\d)    # by its number: it may be the engine's own
+    | [<>]&=?["'\s,]*(?:[3-9]|\d\d|\$)    # by its number: it may be the engine's own
     | \$(?:\^[OXV]|[:<>()])\s*=(?![=~]) | =\s*\(?\s*times\b
     # s///ee, but neither "->encode" nor an "else" behind a brace
     | (?:[/\}\])|!\#~,]|(?<!-)>)(?!else\b)[msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b
