@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ewe.xswitch.engine_kinds import EngineKind
@@ -131,13 +132,19 @@ class EngineStarter:
         data = socket.socket(socket.AF_UNIX)
         error_pipe, engine_errors = os.pipe2(os.O_CLOEXEC)
         try:
-            with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
-                path = os.path.join(directory, "engine")
+            directory = tempfile.mkdtemp(prefix="xswitch-")
+            path = os.path.join(directory, "engine")
+            try:
                 listener.bind(path)
                 # A connection that is closed before the engine accepts it stays in the backlog
                 listener.listen(socket.SOMAXCONN)
                 data.connect(path)
                 listener_descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
+            finally:
+                # By their names: to read the directory would take a descriptor, and none may be left
+                for remove, name in ((os.unlink, path), (os.rmdir, directory)):
+                    with suppress(OSError):
+                        remove(name)
         except OSError:
             listener.close()
             data.close()
