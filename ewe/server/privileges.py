@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     import pwd
+
+# keyctl(2), for which the C library has no function: its number on 64-bit machines, and its first argument
+KEYCTL_NUMBERS = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+JOIN_SESSION_KEYRING = 1
 
 
 def become(user: str | None, group: str | None) -> None:
@@ -23,9 +29,30 @@ def become(user: str | None, group: str | None) -> None:
             os.initgroups(account.pw_name, gid)
         os.setgid(gid)
         if account is not None:
+            leave_session_keyring()
             os.setuid(account.pw_uid)
     except OSError as reason:  # such as EPERM, in a container without the capability SETUID
         raise StartError(f"root cannot become {user or group}: {reason.strerror} (user, group)") from None
+
+
+def leave_session_keyring() -> None:
+    """Join a new, empty session keyring (keyrings(7)). Raises OSError.
+
+    The session keyring of root may have keys, and each process that has the keyring may read them, also as another
+    user. A system without keyrings has none to leave, nor has a container that forbids the call.
+    """
+    import ctypes  # here alone: a server that stays its user's does not need it
+
+    number = (
+        KEYCTL_NUMBERS.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
+    )
+    if number is None:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None) < 0:
+        error = ctypes.get_errno()
+        if error not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(error, os.strerror(error), "session keyring")
 
 
 def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | None, int]:

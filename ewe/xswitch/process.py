@@ -6,10 +6,12 @@ This file imports no module of ewe: a preloaded parent loads it under the engine
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -25,6 +27,9 @@ CANNOT_START = 127  # exit status of an engine that could not be started; its st
 END_OF_DESCRIPTORS = 1 << 20  # above all numbers of descriptors: the kernel's default for fs.nr_open
 
 CLONE_NEWNS = 0x00020000  # <linux/sched.h>
+# keyctl(2), for which the C library has no function: its number on 64-bit machines, and its first argument
+KEYCTL_NUMBERS = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+JOIN_SESSION_KEYRING = 1
 libc = ctypes.CDLL(None, use_errno=True)
 prctl = libc.prctl
 
@@ -143,6 +148,7 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
         enter_namespace(namespace)
     set_limits(limits)
     if os.geteuid() == 0:
+        leave_session_keyring()
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
@@ -154,6 +160,20 @@ def become(account: Account, limits: EngineLimits, cgroup: str = "", namespace: 
         os.chdir(account.home)
     except OSError:
         os.chdir("/")
+
+
+def leave_session_keyring() -> None:
+    """Join a new, empty session keyring (keyrings(7)). Raises OSError.
+
+    root's session keyring may have keys, and each process that has the keyring may read them, also as another user.
+    A system without keyrings has none to leave, nor has a container that forbids the call.
+    """
+    number = KEYCTL_NUMBERS.get(os.uname().machine) if sys.maxsize > 1 << 32 else None
+    if number is None or libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None) >= 0:
+        return
+    error = ctypes.get_errno()
+    if error not in (errno.ENOSYS, errno.EPERM):
+        raise OSError(error, os.strerror(error), "session keyring")
 
 
 def enter_namespace(namespace: str) -> None:
@@ -200,5 +220,8 @@ def clean_environment(account: Account) -> dict[str, str]:
         "USER": account.name,
         "LOGNAME": account.name,
         "LANG": "C.UTF-8",
+        # As `python3` has it for a CGI script, whose environment names no locale (PEP 540): a file that the script
+        # opens is UTF-8, also after the script has set another locale
+        "PYTHONUTF8": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -15,7 +15,8 @@ When a process dies:
                         process has none. The supervisor therefore ends the other one too, with all engines, and
                         starts both again. The listening sockets stay open here: a web server that connects
                         meanwhile waits in the backlog for a moment. After MAX_FAILURES ends in a row, of which each
-                        but the first came within MIN_LIFE_S, the supervisor ends with status 1.
+                        but the first came within MIN_LIFE_S, the supervisor ends with status 1. If the machine
+                        lacks the resources for new processes, the supervisor waits for them.
     the supervisor      The kernel kills the main process (PR_SET_PDEATHSIG). suexecme notices that, kills all
                         engines and ends. No process is left.
     its own parent      If `--parent` names it: the kernel sends TERM to the supervisor, which stops normally.
@@ -52,10 +53,17 @@ from ewe.trace import Trace
 from ewe.xswitch import channel
 from ewe.xswitch.certificates import read_certificates
 from ewe.xswitch.engine_kinds import ENGINES
+from ewe.xswitch.privileged.cgroups import remove_left_cgroups
 from ewe.xswitch.privileged.leftovers import LeftoverProcesses, children_of
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.privileged.work import base_directory, remove_empty
-from ewe.xswitch.process import PR_SET_NO_NEW_PRIVS, become_subreaper, end_with_parent, prctl
+from ewe.xswitch.process import (
+    PR_SET_NO_NEW_PRIVS,
+    become_subreaper,
+    end_with_parent,
+    leave_session_keyring,
+    prctl,
+)
 from ewe.xswitch.public import public_engines_directory, with_engines_in
 from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings, write_copy
@@ -67,6 +75,7 @@ MAIN_STOPS_S = 15.0  # that the main process may take to stop
 KILL_TIMEOUT_S = 5.0  # that a killed process may take to end; in a hung file system it may never end
 LEFTOVER_TIMEOUT_S = 10.0  # that leftover processes may take to end
 MIN_LIFE_S = 2.0  # a child that lives for less has failed at its start
+RETRY_S = 2.0  # between two attempts to fork the children
 MAX_FAILURES = 5  # in a row, before the supervisor gives up
 # Settings that change only at a restart
 RESTART_SETTINGS = ("listen", "socket_mode", "socket_group", "user", "cgroup", "prime", "trace")
@@ -189,10 +198,13 @@ class Supervisor:
                 try:
                     self.start_children()
                 except OSError as reason:
-                    self.log.error(f"X-Switch's processes do not start: {reason.strerror}")
+                    # No failure of a child: the machine lacks processes, descriptors or memory, for some time
+                    self.log.error(
+                        f"X-Switch's processes do not start: {reason.strerror}; trying again in {RETRY_S:g} s"
+                    )
                     self.end_children()
-                    failures += 1
-                    time.sleep(MIN_LIFE_S)
+                    if signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, RETRY_S) is not None:
+                        return 0
                     continue
                 if not failures:
                     self.announce_start()
@@ -206,6 +218,7 @@ class Supervisor:
             return 1
         finally:
             self.end_children()
+            remove_left_cgroups(self.settings.cgroup)
             self.close()
 
     def announce_start(self) -> None:
@@ -278,6 +291,7 @@ class Supervisor:
         "".encode("idna")  # loads the codec, with which ssl encodes a peer's address
         owner = os.geteuid()
         if owner == 0:
+            leave_session_keyring()
             os.setgroups([self.gid])
             os.setresgid(self.gid, self.gid, self.gid)
             os.setresuid(self.uid, self.uid, self.uid)

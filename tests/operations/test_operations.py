@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support import web
+from support import needs, web
 from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
@@ -616,6 +616,32 @@ def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
     done = run_command(tmp_path, "0", "--user", "no-such-user")
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and done.stderr.count("\n") == 1 and "user" in done.stderr
+
+
+# Puts a key into a new session keyring, becomes nobody, and prints whether the keyring has the key. add_key(2) has
+# a number two below that of keyctl(2), and 10 is KEYCTL_SEARCH
+KEY_OF_ROOT = """import ctypes, os
+from ewe.server.privileges import JOIN_SESSION_KEYRING, KEYCTL_NUMBERS, become
+keyctl = KEYCTL_NUMBERS[os.uname().machine]
+call = ctypes.CDLL(None).syscall
+call(keyctl, JOIN_SESSION_KEYRING, None)
+call(keyctl - 2, b"user", b"ewe:test", b"secret", 6, -3)
+find = lambda: call(keyctl, 10, -3, b"user", b"ewe:test", 0) > 0
+print(find())
+become("nobody", None)
+print(find(), os.getuid())
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+def test_a_process_that_has_given_up_root_has_no_key_of_root() -> None:
+    """Otherwise a CGI script could read the keys of the log-in that has started ewe (keyrings(7))."""
+    done = subprocess.run([sys.executable, "-c", KEY_OF_ROOT], cwd=ROOT, capture_output=True, text=True)
+    first, *rest = done.stdout.split()
+    if first == "False":
+        needs.lacks("root", "no keyrings that this account may use")
+    assert rest == ["False", str(pwd.getpwnam("nobody").pw_uid)], done.stderr
 
 
 def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

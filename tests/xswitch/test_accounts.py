@@ -10,12 +10,14 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import needs
 from support.accounts import User
 from support.proc import open_files
 from support.server import wait_until
@@ -24,7 +26,14 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged.rules import Refusal, examine
 from ewe.xswitch.privileged.suexecme import log_directory_of
-from ewe.xswitch.process import Account, EngineLimits, become, start
+from ewe.xswitch.process import (
+    JOIN_SESSION_KEYRING,
+    KEYCTL_NUMBERS,
+    Account,
+    EngineLimits,
+    become,
+    start,
+)
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.identify import CACHE_SECONDS
 from ewe.xswitch.user_logs import MAX_LOG_BYTES, directory_fault, open_log
@@ -179,6 +188,36 @@ def test_alice_cannot_read_what_is_bobs(running: XSwitch, users: tuple[User, Use
     assert try_out(running, bob, f"print(open({str(secret)!r}).read())") == "of bob"
     assert try_out(running, alice, f"print(open({str(secret)!r}).read())") == "PermissionError"
     assert try_out(running, alice, f"open({str(bob.public)!r} + '/new', 'w')") == "PermissionError"
+
+
+KEYCTL = KEYCTL_NUMBERS.get(os.uname().machine, 0)
+KEY = "ewe:test"
+# Starts a command in a session keyring with a key, as a log-in of root may have one (add_key(2), KEYCTL - 2)
+WITH_A_KEY = f"""import ctypes, os, sys
+call = ctypes.CDLL(None).syscall
+call({KEYCTL}, {JOIN_SESSION_KEYRING}, None)
+call({KEYCTL - 2}, b"user", b"{KEY}", b"secret", 6, -3)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+# Prints the number of the key that the session keyring has under this name, -1 without one: KEYCTL_SEARCH
+FIND_A_KEY = {
+    "key.py": f"""import ctypes
+print("{HEAD}")
+print(ctypes.CDLL(None).syscall({KEYCTL}, 10, -3, b"user", b"{KEY}", 0))
+""",
+    "key.pl": f'my @key = ("user", "{KEY}"); print "{HEAD}\\n", syscall({KEYCTL}, 10, -3, @key, 0), "\\n";',
+}
+
+
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_alice_finds_no_key_of_root(users: tuple[User, User], preload: str) -> None:
+    """A process that has root's session keyring may read its keys, whatever its user (keyrings(7))."""
+    look = [sys.executable, "-c", WITH_A_KEY, sys.executable, "-c", FIND_A_KEY["key.py"]]
+    if not KEYCTL or b"-1" in subprocess.run(look, capture_output=True, check=True).stdout:
+        needs.lacks("root", "no keyrings that this account may use")
+    with xswitch(f"preload = {preload}\n", prefix=("/usr/bin/python3", "-c", WITH_A_KEY)) as running:
+        for name, text in FIND_A_KEY.items():
+            assert running.ask(users[0].write(name, text)).text == "-1\n", running.log()
 
 
 def test_alice_cannot_touch_other_processes(running: XSwitch, users: tuple[User, User]) -> None:

@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -28,9 +29,10 @@ from ewe.config.command import UsageError
 from ewe.config.messages import Failure
 from ewe.xswitch import channel, package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
-from ewe.xswitch.privileged import drop_ins
+from ewe.xswitch.privileged import drop_ins, rules
 from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.drop_ins import CHECK_S, owner_of
+from ewe.xswitch.privileged.rules import ExaminedScript, Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
@@ -416,6 +418,48 @@ def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.listdir("/proc/self/fd") == used
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Leave this process no number for another descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # 0, 1 and 2 are in use
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("scripts", ["cgi-bin", "programs"])
+def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, scripts: str) -> None:
+    """Without them, a URL could name a file that only `entry` keeps from clients.
+
+    scripts: where the user's packages are unpacked; cgi-bin may be a link to it.
+    """
+    version = tmp_path / scripts / packages.VERSIONS / "shop" / "0123"
+    version.mkdir(parents=True)
+    account = Account("me", os.geteuid(), os.getegid(), (), str(tmp_path))
+    script = ExaminedScript(account, "", str(version / "data.py"))
+    assert drop_ins.settings_for(script, Settings()) == packages.PackageSettings()
+    (version / packages.SETTINGS).write_text('entry = ["hello.py"]\n')
+    with pytest.raises(Refusal) as refused:
+        drop_ins.settings_for(script, Settings())
+    assert refused.value.status == 404
+    with no_descriptors(), pytest.raises(Refusal, match="Too many open files") as refused:
+        drop_ins.settings_for(script, Settings())
+    assert refused.value.status == 503
+
+
+def test_a_first_line_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    """The web server would run a script without an engine itself."""
+    script = tmp_path / "script"
+    script.write_text("#!/usr/bin/python3\n")
+    examined = script.stat()
+    with no_descriptors(), pytest.raises(Refusal, match="Too many open files") as refused:
+        rules.first_line(str(script), examined)
+    assert refused.value.status == 503
+    assert rules.first_line(str(script), examined) == b"#!/usr/bin/python3\n"
 
 
 @pytest.mark.starts_processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import signal
@@ -22,11 +23,14 @@ from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
 from ewe.child_processes import exit_status
 from ewe.gateway import orphans
+from ewe.xswitch import supervisor
 from ewe.xswitch.privileged import leftovers
 from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.supervisor import Supervisor
 
 pytestmark = pytest.mark.starts_processes
 LIBC = ctypes.CDLL(None)
@@ -167,6 +171,36 @@ def test_a_main_module_that_cannot_live_ends_all() -> None:
             time.sleep(0.3)
         assert running.process.wait(60) == 1
         running.wait_for_log("X-Switch stops")
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """A supervisor for which the machine has no more processes; its methods are not those of a real one."""
+    monkeypatch.setattr(supervisor, "RETRY_S", 0)
+    monkeypatch.setattr(supervisor, "become_subreaper", Mock())
+    monkeypatch.setattr(signal, "pthread_sigmask", Mock())
+    made = Supervisor.__new__(Supervisor)
+    made.parent, made.log, made.settings = 0, Mock(), Settings(cgroup="off")
+    made.end_children = made.close = made.announce_start = Mock()  # type: ignore[method-assign]
+    made.wait_for_end = Mock(return_value=True)  # type: ignore[method-assign]
+    return made
+
+
+def test_a_machine_without_processes_does_not_end_the_supervisor(waiting: Supervisor) -> None:
+    """Once there are some again, X-Switch serves, and its service manager learns that."""
+    failures = [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))] * 2 * supervisor.MAX_FAILURES
+    waiting.start_children = Mock(side_effect=[*failures, None])  # type: ignore[method-assign]
+    waiting.announce_start = announced = Mock()  # type: ignore[method-assign]
+    assert waiting.run() == 0
+    announced.assert_called_once_with()
+
+
+def test_a_supervisor_that_waits_for_resources_stops_when_it_is_told(
+    waiting: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting.start_children = Mock(side_effect=OSError(errno.EMFILE, ""))  # type: ignore[method-assign]
+    monkeypatch.setattr(signal, "sigtimedwait", Mock(side_effect=[None, Mock(si_signo=signal.SIGTERM)]))
+    assert waiting.run() == 0
 
 
 # Starts a command with the end of children ignored, as some daemons do: the kernel would then reap them itself.

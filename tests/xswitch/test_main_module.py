@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -147,6 +149,55 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     _, exchange = bench.exchange("java")
     exchange.identified()
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
+
+
+def test_an_idle_engine_ends_if_another_lacks_a_descriptor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else requests for the other one would get 503 until the idle engine ends, in five minutes."""
+    scheduler = bench.switch.scheduler
+    for user in ("alice", "bob"):
+        _, exchange = bench.exchange(user=user)
+        exchange.identified()
+        bench.start_engine(1 << 30)
+    idle, busy = sorted(scheduler.engines, key=lambda engine: engine.user)
+    idle.take_exchange()
+    scheduler.release(idle)
+
+    def socketpair() -> tuple[socket.socket, socket.socket]:
+        if idle.state is not EngineState.CLOSED:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pair()
+
+    pair = socket.socketpair
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    client, exchange = bench.exchange("perl")
+    exchange.identified()
+    assert exchange.state is State.RUNNING and idle not in scheduler.engines and busy in scheduler.engines
+    idle = busy  # no engine is left that could end
+    refused, exchange = bench.exchange("cgi")
+    exchange.identified()
+    assert refused.ended.startswith("Status: 503") and not client.ended
+
+
+def test_the_socket_of_an_engine_leaves_no_directory_where_no_descriptor_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine of PHP takes four: its listening socket, the connection, and a pipe."""
+    with tempfile.TemporaryDirectory(prefix="test-") as base:  # short: a socket's name has 108 bytes at most
+        monkeypatch.setattr(tempfile, "tempdir", base)
+        used = {int(name) for name in os.listdir("/proc/self/fd")}
+        free = [number for number in range(max(used) + 5) if number not in used]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[3] + 1, hard))
+        try:
+            engine, descriptors = bench.switch.starter.open_engine(("alice", "php"), BUILT_IN["php"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert os.listdir(base) == []
+        engine.close()
+        for descriptor in descriptors:
+            os.close(descriptor) if isinstance(descriptor, int) else descriptor.close()
 
 
 @pytest.mark.parametrize("name", ["settings", "log"])

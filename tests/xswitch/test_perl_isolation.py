@@ -90,6 +90,21 @@ SCRIPTS = {  # %H: the head
     "print $x;",
     "inherited": "use strict; package A; our @ISA; sub hi { 'A' } package B; our @ISA = 'A'; package main; %H "
     "print B->hi; @B::ISA = (); print eval { B->hi } // 'none';",
+    "closes by number": "use strict; use POSIX (); %H print 'here'; POSIX::close($_) for 3 .. 255;",
+    "duplicates": "use strict; use POSIX; %H print 'one'; dup2(1, 3); open my $copy, '>&=3'; print $copy 'two';",
+    "rounds up": "use strict; use POSIX; %H POSIX::fesetround(POSIX::FE_UPWARD()); printf '%.25f', atan2 1, 3;",
+    "rounds as usual": "use strict; %H printf '%.25f', atan2 1, 3;",
+    "names its time zone": "use strict; use POSIX; %H print POSIX::tzname(); $ENV{TZ} = 'Asia/Tokyo'; "
+    "POSIX::tzset();",
+    "copies its output": "use strict; %H open my $copy, '>&', \\*STDOUT or die; print $copy 'copy'; close $copy; "
+    "print 'rest';",
+    "names its output": "use strict; %H open my $copy, '>-' or die; print $copy 'copy'; close $copy; print 'rest';",
+    "names its input": "use strict; %H open my $copy, '-' or die; print scalar <$copy> // 'nothing';",
+    "changes its directory": "use strict; use Cwd qw(chdir); %H chdir '..'; print $ENV{PWD}; Cwd::chdir('/'); "
+    "print $ENV{PWD};",
+    "a file that was looked at": "use strict; %H no warnings; print -s _ // 'none'; print -s $0;",
+    "by a name from main": "use strict; use JSON::PP; %H print ::JSON::PP->new->encode([1]), "
+    "main::JSON::PP::true();",
     "overloaded": "use strict; package N; use overload '+' => sub { 42 }; %H print bless([]) + 1;",
 }
 
@@ -143,6 +158,104 @@ def test_every_answer_is_that_of_a_process_of_its_own(part: dict[Path, ScriptRes
         for number in range(ROUNDS):
             for file in order.sample(list(part), len(part)):
                 assert ask(running, file) == part[file], (number, file.name)
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("use List::Util qw(sum); print List::Util::max(1), sum(1);", True),
+        ("use Data::Dumper; print Dumper(1), Data::Dumper->Dump([1]);", True),
+        ("use JSON::PP; print ::JSON::PP->new->encode([1]), main::JSON::PP::true();", True),
+        ("use POSIX (); POSIX::close(200); print POSIX::floor(1);", False),
+        ("use POSIX qw(close); close(200);", False),
+        ("open my $copy, '>&=', 200;", False),
+        ("my $number = 200; open my $copy, '>&=', $number;", False),
+        ("use List::Util; delete $::{'List::'} if 0;", False),
+        ("::Symbol::delete_package('Data::Dumper') if 0;", False),
+        ("overload::OVERLOAD('Data::Dumper') if 0;", False),
+    ],
+)
+def test_a_script_whose_modules_are_known_runs_in_the_engine(tmp_path: Path, text: str, stays: bool) -> None:
+    """The engine forks for a script that might reach its descriptors, or the modules that stay."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} {text} print $$;")
+    with engine("auto") as running:
+        first, second = (ask(running, file) for _ in range(2))
+        assert first.status == second.status == 0, first
+        assert (first.output == second.output) == stays
+        assert first.output.endswith(b"%d" % running.pid) == stays
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+def test_output_to_a_name_that_is_a_hyphen_is_in_no_later_answer(tmp_path: Path, isolation: str) -> None:
+    """The text does not show it: the engine ends, because perl keeps the output of its own handle in a buffer."""
+    file = tmp_path / "script.pl"
+    head = r'"Content-Type: text/plain\n\n"'
+    file.write_text(
+        f"use strict; my $name = '-'; open my $copy, \">$name\"; print $copy {head}, 'by the copy';"
+    )
+    with engine(isolation) as running:
+        result = ask(running, file)
+    assert result.output == answer_of_cgi(file).output and result.status is None
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("name", ['a"quote.pl', "two\nlines.pl", "two\nBEGIN { print 'code' }\n.pl"])
+def test_the_name_of_a_script_is_no_code(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text(f"use strict; {PERL_HEAD} print __FILE__; die 'mine';")
+    for isolation in ("auto", "fork"):
+        with engine(isolation) as running:
+            assert ask(running, file) == answer_of_cgi(file)
+    with engine("none") as running:  # it shows another character in place of a quote or a line break
+        shown = str(file).replace('"', "?").replace("\n", "?")
+        assert ask(running, file).output.decode().endswith(f"\n\n{shown}")
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+def test_a_brace_too_many_is_an_error_at_each_run(tmp_path: Path, isolation: str) -> None:
+    """It is none between the braces of a sub, in which the engine compiles what it keeps."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print 'one'; }} {{ print 'two';")
+    alone = answer_of_cgi(file)
+    with engine(isolation) as running:
+        for _ in range(3):
+            result = ask(running, file)
+            assert (result.output, result.status) == (alone.output, alone.status)
+            assert b"Unmatched right curly bracket" in result.errors
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("word", ["last", "next", "redo"])
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+def test_a_word_of_loops_outside_of_a_loop_is_an_error(tmp_path: Path, isolation: str, word: str) -> None:
+    """The engine itself runs a script in a block, which redo would run without an end."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print 'one'; {word}; print 'two';")
+    alone = answer_of_cgi(file)
+    with engine(isolation) as running:
+        for _ in range(3):
+            result = ask(running, file)
+            assert (result.output, result.status) == (alone.output, alone.status)
+            assert b"outside a loop block" in result.errors
+
+
+@pytest.mark.needs("Perl")
+@pytest.mark.parametrize("isolation", ["auto", "fork", "none"])
+def test_a_signal_that_an_engine_ignores_from_its_start_stays_ignored(tmp_path: Path, isolation: str) -> None:
+    """With `file-size`, this is SIGXFSZ: it would end a later script that writes too much."""
+    file = tmp_path / "script.pl"
+    file.write_text(f"use strict; {PERL_HEAD} print $SIG{{XFSZ}}; $SIG{{$_}} = 'DEFAULT' for qw(XFSZ USR1);")
+    with Driver(PERL, isolated(isolation), lambda: ignore(signal.SIGXFSZ)) as running:
+        for _ in range(3):
+            assert ask(running, file).output.endswith(b"\n\nIGNORE")
+
+
+def ignore(number: int) -> None:
+    signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.mark.needs("Perl", "Moo")

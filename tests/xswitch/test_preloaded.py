@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.accounts import two_users
+from support.engines import PATH, answer_of_process
 from support.proc import alive, children_of
 from support.server import ROOT, wait_until
 from support.xswitch_client import HEAD, XSwitch, xswitch
@@ -23,7 +25,7 @@ from ewe.config.messages import ConfigError
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.privileged.preloaded import PreloadedParent
-from ewe.xswitch.process import Account, EngineLimits
+from ewe.xswitch.process import KEYCTL_NUMBERS, Account, EngineLimits
 from ewe.xswitch.settings import from_toml
 
 pytestmark = pytest.mark.starts_processes
@@ -111,6 +113,58 @@ def test_no_parent_where_none_is_wanted(language: str) -> None:
         assert parent_of(running, language) == 0
 
 
+# What a script may notice of the way in which its interpreter was started
+STATE = f"""import locale, os, signal, sys
+print("{HEAD}")
+print([signal.getsignal(number) for number in sorted(signal.valid_signals())])
+print(sys.flags.utf8_mode, sys.flags.no_user_site, sys.path[1:])
+reader, writer = os.pipe()
+os.close(reader)
+try:
+    os.write(writer, b"x")
+except BrokenPipeError:
+    print("broken")
+locale.setlocale(locale.LC_ALL, "")
+with open(writer, "w") as file:
+    print(file.encoding, locale.getpreferredencoding())
+"""
+
+
+@pytest.mark.parametrize("preload", ["true", "false"])
+@pytest.mark.parametrize("isolation", ["auto", "fork"])
+def test_a_script_finds_the_interpreter_of_a_process(preload: str, isolation: str) -> None:
+    """Signals, encodings and search paths: an engine that was forked from a parent has them, too."""
+    with xswitch(f'preload = {preload}\n[engines.python]\nisolation = "{isolation}"\n') as running:
+        script = running.script("state.py", STATE)
+        alone = answer_of_process(["python3"], script, {"HOME": "/nonexistent"})
+        for _ in range(2):
+            reply = running.ask(script)
+            assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_packages_of_a_user_come_before_those_of_the_system(preload: str) -> None:
+    """`pip install --user` may have installed a newer version of a package."""
+    with two_users() as (alice, _), xswitch(f"preload = {preload}\n") as running:
+        script = alice.write(
+            "path.py", f"import site, sys\nprint('{HEAD}')\nprint(site.USER_SITE, sys.path[1:])\n"
+        )
+        command = ["python3", "-c", "import site; print(site.getusersitepackages())"]
+        home = {"HOME": str(alice.home), "PATH": PATH}
+        directory = subprocess.run(
+            command, env=home, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        os.makedirs(directory)
+        (alice.home / "more").mkdir()
+        Path(directory, "more.pth").write_text(f"{alice.home}/more\n")
+        subprocess.run(["chown", "-R", str(alice.uid), str(alice.home / ".local")], check=True)
+        alone = answer_of_process(["python3"], script, home)
+        assert directory.encode() in alone.output and b"/more" in alone.output, alone
+        reply = running.ask(script)
+        assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
+
+
 @pytest.fixture
 def library() -> Iterator[Path]:
     """A directory of modules that every account may read."""
@@ -147,6 +201,28 @@ print grep {{ /Mine/ }} map {{ readlink "/proc/$$/fd/$_" }} readdir $all;
             wait_until(lambda: not running.engines(), 20)
 
 
+def test_a_preloaded_module_that_changes_is_loaded_again(library: Path) -> None:
+    """By an engine that was there, and by one that the parent, which has loaded the former version, forks later."""
+    directory = library / "site-packages"
+    directory.mkdir()
+    module = directory / "mine.py"
+    module.write_text("NAME = 'first'\n")
+    table = f"""[engines.python]
+isolation = "none"
+preload = ["mine"]
+environment = {{ PYTHONPATH = "{directory}" }}
+"""
+    with xswitch(table) as running:
+        use = running.script("use.py", f"import mine\nprint('{HEAD}')\nprint(mine.NAME)\n")
+        assert running.ask(use).text == "first\n", running.log()
+        module.write_text("NAME = 'second'\n")
+        time.sleep(1.1)
+        for _ in range(2):
+            assert running.ask(use).text == "second\n", running.log()
+            os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
+            wait_until(lambda: not running.engines(), 20)
+
+
 class Forking:
     """A preloaded parent that has been sent an order, as suexecme does. ours: our end of its channel.
 
@@ -155,7 +231,7 @@ class Forking:
 
     def __init__(self, language: str) -> None:
         engines = ROOT / "ewe" / "xswitch" / "engines"
-        interpreter = ["python3", "-s"] if language == "python" else ["perl"]
+        interpreter = ["python3"] if language == "python" else ["perl"]
         engine = engines / ("python.py" if language == "python" else "perl.pl")
         self.command = [*interpreter, str(engines / PROGRAMS[language].decode()), str(engine)]
         self.ours, self.its = channel.pair()
@@ -246,6 +322,18 @@ def test_an_engine_that_answers_late_is_known_or_does_not_begin(
     assert parent.process.wait(20) == -signal.SIGKILL
 
 
+def test_an_account_whose_groups_no_order_has_room_for_gets_an_engine_by_the_command() -> None:
+    """The order was not sent: the parent goes on for other accounts."""
+    ours, its = channel.pair()
+    parent = Ended(ours)
+    groups = tuple(range(1_000_000_000, 1_000_009_000))
+    with its:
+        assert parent.start(Account("me", 1, 1, groups, "/"), EngineLimits(), []) == 0
+        assert parent.process.poll() is None
+        parent.end()
+    assert parent.process.wait(20) == -signal.SIGKILL
+
+
 def test_only_python_and_perl_can_be_forked() -> None:
     with pytest.raises(ConfigError, match=r"\[engines.sh\]: preload: only an engine in Python"):
         from_toml({"engines": {"sh": {"command": ["sh", "engine.sh"], "preload": ["x"]}}}, "x.toml")
@@ -273,5 +361,6 @@ def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
     close_range = re.search(r"\$CLOSE_RANGE = (\d+)", source)
     assert table and close_range
     numbers = dict(re.findall(r"(\w+) => (\d+)", table[1]))
-    assert len(numbers) == 6 and numbers.items() <= known.items()
+    assert len(numbers) == 7 and numbers.items() <= known.items()
+    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine]
     assert known["close_range"] == close_range[1]

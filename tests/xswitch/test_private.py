@@ -98,10 +98,11 @@ def test_empty_work_directories_are_removed_and_no_link_is_followed(tmp_path: Pa
     assert not base.exists()
 
 
+@pytest.mark.starts_processes
 def test_a_directory_stays_where_no_descriptor_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error here would end suexecme, and with it the engines of all users."""
+    """An error here would end suexecme, and with it the engines of all users. The end of suexecme removes it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     directories, account = WorkDirectories(), Account("me", os.geteuid(), os.getegid(), (), "/")
     directory, pid_of_engine = directories.make(account), 4711
@@ -113,6 +114,29 @@ def test_a_directory_stays_where_no_descriptor_is_left(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.path.isdir(directory) and not directories.removers
+    directories.remove_all()
+    assert not os.path.exists(directories.base)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+def test_a_directory_without_permissions_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may take the permissions of a directory away, and its user, who removes it, is not root."""
+    with tempfile.TemporaryDirectory(prefix="test-work-") as parent:
+        os.chmod(parent, 0o711)
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        directories, account = WorkDirectories(), Account("nobody", 65534, 65534, (), "/")
+        directory = Path(directories.make(account))
+        inner = directory / "closed" / "inner"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+        (directory / "link").symlink_to(parent)
+        subprocess.run(["chown", "-hR", "65534", str(directory)], check=True)
+        inner.chmod(0)
+        inner.parent.chmod(0)
+        directories.note_engine(str(directory), 4711, account)
+        directories.remove_all()
+        assert os.listdir(parent) == []
 
 
 def test_why_there_are_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

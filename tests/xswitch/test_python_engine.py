@@ -20,7 +20,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, PatientDriver, isolated
+from support.engines import (
+    ENGINES,
+    HEAD,
+    PERL,
+    PYTHON,
+    Engines,
+    PatientDriver,
+    answer_of_process,
+    isolated,
+)
 from support.proc import resident_kilobytes
 from support.server import ROOT, wait_until
 
@@ -526,6 +535,16 @@ def test_the_time_zone_of_a_request_counts(python: Driver, tmp_path: Path) -> No
     hour = script(tmp_path / "hour.py", f"import time\nprint({HEAD!r}, time.localtime(0).tm_hour)\n")
     for zone, said in (("AAA-5", "5"), (None, "0"), ("UTC-3", "3"), ("UTC-3", "3"), (None, "0")):
         assert text(python.ask(hour, environment={"TZ": zone} if zone else {})).strip() == said
+
+
+def test_without_a_locale_a_script_has_that_of_a_new_python(python: Driver, tmp_path: Path) -> None:
+    """Python sets it for the programs that the script starts, and a locale of the request counts instead."""
+    file = tmp_path / "locale.py"
+    file.write_text("import os\nprint(os.environ.get('LC_CTYPE'), flush=True)\nos.system('echo $LC_CTYPE')\n")
+    for variables in ({}, {"LANG": "C.UTF-8"}, {"LC_ALL": "C.UTF-8"}, {"HTTP_X_LANG": "de"}):
+        alone = answer_of_process([sys.executable], file, variables)
+        for _ in range(2):
+            assert python.ask(str(file), environment=variables) == alone
 
 
 def test_a_descriptor_that_a_library_has_kept_is_nobodys(python: Driver, tmp_path: Path) -> None:

@@ -333,6 +333,11 @@ REACHED = {
         "import os\nfor n in range(3, 256):\n  try: os.close(n)\n  except OSError: pass",
         "print('whole')",
     ),
+    "a descriptor by its number": (
+        "import os\ntry: os.write(3, b'\\x040\\n')\nexcept OSError: print('none')\n"
+        "try: open(4, 'w').write('more')\nexcept OSError: print('none')",
+        "print('whole')",
+    ),
     "a poem": ("import this", "import this"),
     "a number of tasks": (
         "import asyncio\nasync def f(): return asyncio.current_task().get_name()\nprint(asyncio.run(f()))",

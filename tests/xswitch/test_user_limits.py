@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support import needs
 from support.accounts import User
+from support.engines import PERL_HEAD
 from support.scheduler_bench import Bench, end_of
 from support.server import wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
@@ -27,7 +30,9 @@ from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
+from ewe.xswitch.supervisor import Supervisor
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
+from ewe.xswitch.tools.driver import Driver
 from ewe.xswitch.user_limits import NO_LIMITS, UserLimits
 
 TABLES = {
@@ -245,6 +250,40 @@ def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_pa
     assert not group.exists() and not suexecme.oom_kills
 
 
+def test_the_cgroup_that_leftover_processes_have_kept_goes_with_them(tmp_path: Path) -> None:
+    """Otherwise it would stay until the end of the user's next engine."""
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.cgroups = UserCgroups(str(hierarchy(tmp_path / "base")), "", frozenset({"memory"}))
+    suexecme.oom_kills, suexecme.engines = {}, {1: Account("bob", 1002, 1002, (), "/")}
+    suexecme.namespaces = Mock()
+    for uid in (1001, 1002):
+        suexecme.cgroups.prepare(uid, UserLimits(memory=64 << 20))
+    suexecme.remove_if_without_engines(1001)  # the files of this imitation keep it, as a process would
+    assert suexecme.cgroups.uids == {1001, 1002}
+    for file in (tmp_path / "base").glob("user-*/*"):
+        file.unlink()
+    suexecme.remove_unused_cgroups()
+    assert suexecme.cgroups.uids == {1002}
+    assert [path.name for path in (tmp_path / "base").glob("user-*")] == ["user-1002"]
+
+
+def test_the_cgroups_of_a_killed_suexecme_are_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_root(monkeypatch)
+    base = hierarchy(tmp_path / "base")
+    (base / "user-1001").mkdir()
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.settings, supervisor.parent = Settings(cgroup=str(base)), 0
+    supervisor.end_children = supervisor.close = Mock()  # type: ignore[method-assign]
+    supervisor.start_children = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    for name in ("ewe.xswitch.supervisor.become_subreaper", "signal.pthread_sigmask", "signal.signal"):
+        monkeypatch.setattr(name, Mock())
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.run()
+    assert not list(base.glob("user-*"))
+
+
 # With the kernel's own cgroups v2, and with accounts
 
 
@@ -384,6 +423,33 @@ my $taken = syswrite($file, "x" x (1 << 20)) + (syswrite($file, "x") // 0) == (1
 print "Content-Type: text/plain\\r\\n\\r\\n $taken\\n";
 """,
 }
+
+
+PROGRAM = f"""#!/usr/bin/perl
+$| = 1;
+{PERL_HEAD}
+open my $file, '>', 'written' or die;
+syswrite $file, 'x' x 20_000;
+syswrite $file, 'x' or print $!;
+kill PIPE => $$;
+print 'it goes on';
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_plain_program_reads_that_its_file_is_too_large(tmp_path: Path) -> None:
+    """The engine `cgi` gives a program the signals of a new process, except for the one of this limit."""
+    program = tmp_path / "program"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    with Driver(BUILT_IN["cgi"].command, become=limit) as engine:
+        result = engine.ask(str(program))
+    assert result.output.endswith(b"File too large") and result.status is None, result
 
 
 @pytest.mark.starts_processes

@@ -27,7 +27,9 @@ my ($CONTROL, $DATA, $NOTHING, $ERRORS) = (3 .. 6);
 my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::link_descriptors();    # descriptors to zygotes
 
 my ($engine, $status, $isolation);
+my $has_exited;    # the code that run_code() has called last has called exit
 my ($control, $data, $output, @handles, %environment);
+my ($standard, $written);    # perl's own handle for descriptor 1, and the bytes that were written to it
 my $seeds = '';
 
 # ----------------------------------------------------------------------------- the conversation with X-Switch
@@ -48,7 +50,7 @@ sub main {
             run_script($file);
             end_process() if $$ != $engine;    # this process is a child that the script has forked
             destroy_variables();
-            POSIX::_exit($status) unless script_processes_have_ended() && all_closed();
+            POSIX::_exit($status) if standard_output_was_used() || !script_processes_have_ended() || !all_closed();
             syswrite $control, "\4$status\n";
             POSIX::dup2($NOTHING, 0);    # an idle engine keeps no file with a body
             XSwitch::State::undo_changes($FIRST_FREE, $isolation eq 'auto');
@@ -92,6 +94,8 @@ sub set_up_descriptors {
     open $control, '+<&=', $CONTROL or die "control socket: $!";
     open $data, '+<&=', $DATA or die "data socket: $!";
     POSIX::dup2($NOTHING, $_) for $FIRST_LINK .. $FIRST_FREE - 1;
+    open $standard, '>-' or die "standard output: $!";
+    $written = tell $standard;
     for ($CONTROL .. $FIRST_FREE - 1) {
         open my $handle, '+<&=', $_ or next;
         fcntl $handle, 2, 1;    # F_SETFD, FD_CLOEXEC
@@ -113,14 +117,16 @@ sub prepare {
         POSIX::dup2(fileno $body, 0);
         close $body;    # perl does not close a descriptor that was put in the place of its STDIN or STDOUT
     }
-    POSIX::dup2($DATA, 1);
+    POSIX::dup2($ERRORS, 1);    # for a moment, see below
     POSIX::dup2($ERRORS, 2);
     XSwitch::Protocol::set_blocking($_) for $data, $handles[$ERRORS - $CONTROL];
     undef *STDIN;    # also removes a tied object, an alias, and page formats
     undef *STDOUT;
     no warnings 'io';    # about the handles that perl had under the same numbers
     open STDIN, '<&=', 0;
+    # For a socket, perl would make a second stream, and a copy of this handle (open '>&') would not flush that one
     open STDOUT, '>&=', 1;
+    POSIX::dup2($DATA, 1);
     $output = *STDOUT{IO};    # valid even if the script assigns another handle to the name
     if ((fileno STDERR // -1) != 2) { close STDERR; open STDERR, '>&=', 2; select STDERR; $| = 1 }
     binmode STDERR;
@@ -145,23 +151,34 @@ sub run_script {
     my ($file) = @_;
     my $code = XSwitch::State::code_of($file);
     $status = 0;
-    if ($code) { $! = 0; run_code($code) }
+    () = stat '';    # fails: -e _ tells nothing of another file
+    if ($code) {
+        $! = 0;
+        XSwitch::State::compile_again() if (run_code($code) // 1) == 0;
+    }
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
-# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them.
+# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them: 0 after
+# die or an error, undef after exit.
 sub run_code {
     my ($code) = @_;
-    my $well = 0;
+    my ($well, $begun);
+    $has_exited = 0;
     REQUEST: {
+        last if $begun++;    # the code has called redo outside of its loops
         $XSwitch::State::error = '';
         eval { local *_ = \@ARGV; &$code; 1 } or $XSwitch::State::error = $@;
         my ($error, $number) = ($XSwitch::State::error, $! + 0);
-        last if $well = !ref $error && $error eq '';
+        last if $well = !ref $error && $error eq '' ? 1 : 0;
         print STDERR $error;
         $status = $number & 255 || $? >> 8 & 255 || 255;
     }
     undef $XSwitch::State::error;
+    if (!defined $well && !$has_exited) {    # perl's own text names the word and the line, which are not known here
+        print STDERR qq(Can't "last", "next" or "redo" outside a loop block\n);
+        $status = 255;
+    }
     return $well;
 }
 
@@ -170,6 +187,7 @@ sub exit_script {
     no warnings qw(exiting numeric);
     $status = ($_[0] // 0) & 255;
     if ($$ == $engine) {
+        $has_exited = 1;
         local $SIG{__DIE__};
         eval { last REQUEST };    # fails in code that perl itself has called: a handler, DESTROY, a sort block
     }
@@ -227,6 +245,14 @@ sub script_processes_have_ended {
     my $pid;
     do { $pid = waitpid -1, 1; XSwitch::Fork::note_reaped($pid) } while $pid > 0;    # WNOHANG
     return $pid < 0 || XSwitch::Fork::only_zygotes_are_left();
+}
+
+# Has the script opened "-"? That is perl's own handle, and not STDOUT here: its buffer would keep the output for a
+# later answer. Flush it.
+sub standard_output_was_used {
+    return 0 if tell($standard) == $written;
+    select((select($standard), $| = 1)[0]);
+    return 1;
 }
 
 # Is no descriptor open except the engine's? Closing one without its handle would not help: perl counts the users of

@@ -111,6 +111,7 @@ sub begin {
     open my $source, '<', $script or become_perl();
     read_from($source);
     close $_ for $source, $program;    # perl keeps the descriptor, and closes it at the end of the file
+    () = stat '';    # fails: -e _ tells nothing of another file
     ($!, $?, $@) = (0, 0, '');
 }
 

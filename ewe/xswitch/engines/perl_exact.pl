@@ -35,16 +35,23 @@ my $REACHES = qr{
     \b(?: INIT|CHECK|UNITCHECK)\s*\{ | \bsub\s+(?:DESTROY|AUTOLOAD|\w*(?:::|')\w) | ${BEGINS}package\b
     | \b(?: ISA|UNIVERSAL|GLOBAL|Internals|setlocale|setpriority|setpgrp|setpgid|setsid|tcsetpgrp|syscall|ioctl|chroot
         | fork|exec|waitpid|CHLD|CLD|set[re]?[ug]id|setre[ug]id|setres[ug]id|set_prototype
+        | delete_package|dup2|fesetround|tzname
         | fileparse_set_fstype|define_alias|define_encoding|safe_level|perlio_ok )\b
     | \b(?:wait\s*(?:[(;=!<>)\}\-|&]|or\b|and\b|$)|nice\s*[(\d\$+\-]|tie\s*[(\$\@%*]|tie\s+(?:my|our|local)\b)
     | \beval\b(?!\s*\{) | \bdo\s*(?:[("'\$]|qq?\b|[A-Z_]\w*(?:::|->|\()) | \bno\s+strict\b
     | \b(?:seek|tell|stat|fileno)\b\W*DATA\b | \blib\s*-> | ->\s*(?:un)?import\b | [\$\@%&*]\{?\s*(?:main)?(?:::)?INC\b
     | (?:$BEGINS|[(,=\\]\s*|\blocal\s*)\*(?:\{|\$|$NAME\s*=(?!=|~)) | \$\{?\^(?![TOXVFW]\b)
-    | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | <(?:ARGV)?> | <<>>
+    | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | \bopen\b[^;]*?["'][<>+\s]*-\s*["'] | <(?:ARGV)?> | <<>>
+    | \bPOSIX\s*(?:::|')\s*close\b | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
+    | [\$%]\{?\s*::\s*(?!\w)    # a table of names
+    | [<>]&=?["'\s,]*(?:[3-9]|\d\d|\$)    # by its number: it may be the engine's own
     | \$(?:\^[OXV]|[:<>()])\s*=(?![=~]) | =\s*\(?\s*times\b
-    | [/\}\])|!#~,>][msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b    # s///ee
+    # s///ee, but neither "->encode" nor an "else" behind a brace
+    | (?:[/\}\])|!\#~,]|(?<!-)>)(?!else\b)[msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b
 }x;
 my $SHARED = qr{[\$\@%&*]\#?\{?\s*\^?(?:::)?((?:\w+(?:::|'(?=[A-Za-z_])))+)(\w*)};
+# A name that begins with a capital letter, with the packages before it; then what follows the name of a package
+my $PATH = qr{(?<![\$\@%&*>:'"\w])(?:(?:main)?::)*+([A-Z]\w*+(?:::\w++)*+)(::|\s*->)?};
 my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # names may be made at run time here, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 my $BODY = qr/(?<body>\{(?:[^{}]++|(?&body))*+\})/;
@@ -73,9 +80,12 @@ sub is_exact {
         return 0 unless $named{$module};
         next if $module eq 'constant' || $module eq 'vars';
         return 0 if $word ne 'require' && ($imports =~ /[\$\@%&*]\w/ || $module eq 'CGI' && $imports =~ /['"(\s]-/);
+        return 0 if $imports =~ /\b(?:close|chdir)\b/;    # of POSIX and of Cwd
         $used{$module} = 1;
     }
-    for my $package ($text =~ /(?<![\$\@%&*>:'"\w])([A-Z]\w*(?:::\w+)*)(?:::|->)/g) {
+    while ($text =~ /$PATH/g) {
+        my ($package, $is_package) = ($1, $2);
+        next if $used{$package} || !$is_package && $package !~ s/::\w+\z//;    # of a function, what stands before it
         return 0 unless $used{$package} || $package =~ /\A(?:STD(?:IN|OUT|ERR)|DATA|ARGV|ENV)\z/;
     }
     return 1;

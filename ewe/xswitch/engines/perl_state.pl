@@ -8,12 +8,12 @@ package XSwitch::State;
 
 # Code above `use strict`: no variable of the engine is visible to a script here, and no pragma applies.
 sub evaluate {
-    eval "package main;\n#line 1 \"$XSwitch::State::file\"\n$XSwitch::State::source";
+    eval "package main;\n#line 1 \"$XSwitch::State::name\"\n$XSwitch::State::source";
     $XSwitch::State::error = $@;    # a second die would call the script's handler a second time
 }
 sub compile {
     delete $XSwitch::State::{script};
-    return eval "package main; sub XSwitch::State::script {\n#line 1 \"$XSwitch::State::file\"\n"
+    return eval "package main; sub XSwitch::State::script {\n#line 1 \"$XSwitch::State::name\"\n"
         . "$XSwitch::State::source\n} \\&XSwitch::State::script";
 }
 
@@ -24,7 +24,8 @@ use B ();
 use POSIX ();
 use Time::HiRes ();
 
-our ($file, $source, $error);    # input of the two functions above, and output of the first
+our ($file, $source, $error);    # the script; input of the two functions above, and output of the first
+our $name;    # of the file, as a line of the source can have it
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
@@ -53,6 +54,7 @@ my $has_unlisted = 0;      # has a script loaded a module that perl_exact.pl doe
 my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
 my %module_overrides;      # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
+my %ignored;               # signals that this process ignored from its start, such as XFSZ with a limit of files
 
 # Note the state of the interpreter before any script has run.
 sub note_initial_state {
@@ -60,6 +62,7 @@ sub note_initial_state {
     note_modules();
     $locale = POSIX::setlocale(POSIX::LC_ALL());
     %overrides = map { $_ => *{ $CORE::GLOBAL::{$_} }{CODE} } keys %CORE::GLOBAL::;
+    %ignored = map { $_ => 1 } grep { ($SIG{$_} // '') eq 'IGNORE' } keys %SIG;
     %names = map { $_ => 1 } keys(%main::), qw(a b ARGVOUT);    # perl itself keeps a pointer to the last
     $count = keys %main::;
 }
@@ -74,6 +77,7 @@ sub code_of {
     if (defined $current->{data}) { open *main::DATA, '<', \$current->{data} }
     $^W = $current->{warns};
     $source = $current->{source};
+    $name = $file =~ s/["\n]/?/gr;
     keep_compiled($current) if $current->{runs}++ && !$current->{code} && !$current->{unsure};
     switch_names($current->{code} ? $current : undef);
     for (keys %module_overrides) {
@@ -84,10 +88,15 @@ sub code_of {
     return $current->{code} || \&evaluate;
 }
 
+# Compile the present script again each time: its first run has failed. A brace too many, "} {", would be no error in
+# compile().
+sub compile_again { $current->{unsure} = 1 if $current && !$current->{code} }
+
 # May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report the error.
 sub is_exact {
     $file = $_[0];
     $next_script = find() or return 1;
+    return 0 if $file =~ /["\n]/;    # see $name
     return $next_script->{exact} //=
         !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
 }
@@ -252,7 +261,8 @@ sub remove_handlers {
     return if $is_exact && $current && !$current->{reaches_process};
     alarm 0;
     Time::HiRes::setitimer($_, 0) for $current && $current->{timers} ? (1, 2) : ();    # ITIMER_VIRTUAL, _PROF
-    if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
+    for (grep { /\A[A-Z]/ && defined $SIG{$_} && !$ignored{$_} } keys %SIG) { delete $SIG{$_} }
+    for (keys %ignored) { $SIG{$_} = 'IGNORE' if ($SIG{$_} // '') ne 'IGNORE' }
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
 

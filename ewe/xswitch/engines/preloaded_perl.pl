@@ -19,10 +19,12 @@ use POSIX ();
 
 my %NUMBERS = (    # the kernel's, as in <asm/unistd.h>
     x86_64 => {
-        recvmsg => 47, setgroups => 116, setresuid => 117, setresgid => 119, prctl => 157, prlimit64 => 302,
+        recvmsg => 47, setgroups => 116, setresuid => 117, setresgid => 119, prctl => 157, keyctl => 250,
+        prlimit64 => 302,
     },
     aarch64 => {
-        recvmsg => 212, setgroups => 159, setresuid => 147, setresgid => 149, prctl => 167, prlimit64 => 261,
+        recvmsg => 212, setgroups => 159, setresuid => 147, setresgid => 149, prctl => 167, keyctl => 219,
+        prlimit64 => 261,
     },
 );
 my $CLOSE_RANGE = 436;    # everywhere
@@ -30,6 +32,7 @@ my $CLOSE_RANGE = 436;    # everywhere
 my %RESOURCES = (cpu => 0, file_size => 1, core => 4, processes => 6, files => 7, memory => 9);
 my ($PDEATHSIG, $DUMPABLE, $SUBREAPER, $NO_NEW_PRIVS) = (1, 4, 36, 38);    # <sys/prctl.h>
 my ($SOL_SOCKET, $SCM_RIGHTS, $MSG_CMSG_CLOEXEC) = (1, 1, 0x40000000);    # <sys/socket.h>
+my $JOIN_SESSION_KEYRING = 1;    # <linux/keyctl.h>
 my ($CONTROL, $CANNOT_START, $MAX_ORDER) = (3, 127, 65536);
 
 my $machine = (POSIX::uname())[4];
@@ -135,10 +138,17 @@ sub set_limits {
     $SIG{XFSZ} = 'IGNORE' if $limits{file_size};
 }
 
+# Join a new, empty session keyring, as in process.py: root's may have keys, which any process that has it may read.
+sub leave_session_keyring {
+    return if syscall($numbers->{keyctl}, $JOIN_SESSION_KEYRING, 0) >= 0;
+    die "session keyring: $!\n" if $! != POSIX::ENOSYS() && $! != POSIX::EPERM();
+}
+
 # Set the groups and the user, which cannot be undone, and check the result.
 sub become {
     my ($name, $uid, $gid, @groups) = @_;
     if ($> == 0) {
+        leave_session_keyring();
         call('setgroups', scalar @groups, pack 'L*', @groups);
         call('setresgid', (0 + $gid) x 3);
         call('setresuid', (0 + $uid) x 3);

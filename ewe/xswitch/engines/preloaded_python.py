@@ -101,6 +101,8 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         process.prepare_process({0: data, 1: data, 2: errors, process.CONTROL_DESCRIPTOR: control})
         limits = process.EngineLimits(**order["limits"])
         process.become(account, limits, order.get("cgroup", ""), order.get("namespace", ""))
+        # prepare_process() has set the default actions. Python ignores some signals, SIGPIPE for example
+        engine.state.restore_signal_handlers()
         process.prctl(process.PR_SET_DUMPABLE, 1, 0, 0, 0)  # the user owns /proc/self, as after execve(2)
         while os.getppid() == middle_pid:  # until suexecme adopts this process, or has ended, too
             time.sleep(ADOPTION_CHECK_S)
@@ -108,11 +110,7 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         process.end_with_parent(suexecme)
         os.environ.clear()
         os.environ.update(order["environment"])
-        site.USER_BASE = site.USER_SITE = None  # those of the account before: compute them again
-        if os.path.isdir(site.getusersitepackages()):
-            names_before = {*sys.modules}
-            site.addsitedir(site.getusersitepackages())
-            START_MODULES.update(sys.modules.keys() - names_before)
+        add_user_packages()
         engine.serve()
     except OSError as reason:
         os.write(2, f"the engine cannot be started: {reason.strerror}\n".encode())
@@ -120,6 +118,25 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
     finally:
         if sys.exc_info()[0] is None:  # the engine has ended without an exception
             os._exit(0)
+
+
+def add_user_packages():
+    """Add the packages of the engine's user (`pip install --user`) to the search path, where `python3` has them.
+
+    That is before the packages of the system: a user may have installed a newer version of one. A virtual
+    environment may exclude users' packages (site.ENABLE_USER_SITE).
+    """
+    site.USER_BASE = site.USER_SITE = None  # those of the account before: compute them again
+    if not site.ENABLE_USER_SITE or not os.path.isdir(site.getusersitepackages()):
+        return
+    names_before = {*sys.modules}
+    system_directories = site.getsitepackages([sys.base_prefix, sys.base_exec_prefix])
+    first = next((index for index, path in enumerate(sys.path) if path in system_directories), len(sys.path))
+    system_paths = sys.path[first:]
+    del sys.path[first:]
+    site.addsitedir(site.USER_SITE)
+    sys.path += [path for path in system_paths if path not in sys.path]
+    START_MODULES.update(sys.modules.keys() - names_before)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ from python_protocol import (
     NULL_DESCRIPTOR,
     decoded_words,
     receive_lines,
+    script_variables,
 )
 
 __builtins__ = vars(state)["__builtins__"]  # a script may change its builtins
@@ -88,7 +89,7 @@ def main(lines=b""):
             lines = b""
             continue
         has_run_script = True
-        prepare(script, decoded_words(variables))
+        prepare(script, script_variables(variables))
         if ISOLATION == "none":
             state.hide_shadowed_modules(os.path.dirname(script))
         status, marker = run_script(script, arguments)
@@ -188,7 +189,7 @@ def prepare_for(lines, has_body=True):
     """Prepare the process for a request; return its script and arguments. has_body: the script may read one."""
     command, variables, _ = lines.split(b"\n")
     script, *arguments = map(os.fsdecode, decoded_words(command))
-    assignments = decoded_words(variables)
+    assignments = script_variables(variables)
     if not has_body:
         assignments = [each for each in assignments if not each.startswith(b"CONTENT_LENGTH=")]
     prepare(script, assignments)

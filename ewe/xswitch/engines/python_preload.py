@@ -32,7 +32,7 @@ from types import FunctionType, ModuleType
 
 import python_code as code
 from python_code import file_signature, is_library
-from python_protocol import decoded_words
+from python_protocol import script_variables
 
 __builtins__ = vars(code)["__builtins__"]
 KILL = 9
@@ -343,9 +343,9 @@ def profile_with_zygote(script, lines, arguments):
 
 
 def environment_of(lines):
-    """Return the environment variables in the lines of a request."""
+    """Return the environment of the script of a request."""
     _, variables, _ = lines.split(b"\n")
-    return dict([variable.split(b"=", 1) for variable in decoded_words(variables)])
+    return dict([variable.split(b"=", 1) for variable in script_variables(variables)])
 
 
 def constant_variables(environment):

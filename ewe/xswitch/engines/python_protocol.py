@@ -3,6 +3,7 @@
 This file needs only Python's own library: any `python3` can run it.
 """
 
+import _locale
 import _signal
 import os
 from urllib.parse import unquote_to_bytes
@@ -18,6 +19,11 @@ MARK = b"\4"  # the first byte of the end mark
 PIPE_BYTES = 64 * 1024  # bytes that a pipe holds: a body up to this size needs no file
 
 LINE_BUFFER_BYTES = 256 * 1024  # more than the longest lines of a request
+
+LOCALE_VARIABLES = b"LANG=", b"LC_ALL=", b"LC_CTYPE="
+# The variable that Python sets if its environment has none of those: one of these names, if the system has it
+own_locale = _locale.setlocale(_locale.LC_CTYPE)
+ADDED_VARIABLES = [b"LC_CTYPE=" + own_locale.encode()] if own_locale in ("C.UTF-8", "C.utf8", "UTF-8") else []
 
 line_buffer = memoryview(bytearray(LINE_BUFFER_BYTES))
 
@@ -66,6 +72,18 @@ def decoded_words(line):
     if b"%" not in line:
         return line.split(b"\t")
     return [unquote_to_bytes(word) for word in line.split(b"\t")]
+
+
+def script_variables(line):
+    """Return the environment of a script, NAME=value: that of its request, and the variable that Python adds.
+
+    Without a locale in its environment, `python3 script` sets LC_CTYPE, for its child processes, too (PEP 538).
+    """
+    variables = decoded_words(line)
+    may_have_locale = b"LANG=" in line or b"LC_" in line
+    if may_have_locale and any(variable.startswith(LOCALE_VARIABLES) for variable in variables):
+        return variables
+    return variables + ADDED_VARIABLES
 
 
 def open_input(length):

@@ -53,6 +53,12 @@ SETTABLE_ATTRIBUTES = {"isolation_level", "row_factory", "text_factory"}
 METHODS_GIVEN_CLASSES = {"__aexit__", "__exit__", "__mro_entries__", "__subclasscheck__", "__subclasshook__"}
 # Names of the library that give access to such classes, or make Python pass them to a function
 CLASS_PASSING_NAMES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
+# Functions that take a descriptor: by its number, a script could reach one of the engine's own
+DESCRIPTOR_FUNCTIONS = {
+    "io.open", "os.chdir", "os.chmod", "os.fstat", "os.fsync", "os.isatty", "os.listdir", "os.read", "os.scandir",
+    "os.stat", "os.truncate", "os.utime", "os.write",
+}  # fmt: skip
+LAST_OF_SCRIPT = 2  # the last descriptor that each script has: standard error
 # Built-in functions that call a function, and pass it on to no other code
 CALLING_BUILTINS = {"filter", "map", "max", "min", "sorted"}
 # Built-in functions that only compare classes
@@ -266,6 +272,11 @@ class SourceVisitor(ast.NodeVisitor):
         ):
             self.note_table_change(function.value)
         name = function.id if isinstance(function, ast.Name) else ""
+        if node.args and (
+            name == "open" or not DESCRIPTOR_FUNCTIONS.isdisjoint(self.imported_paths(function))
+        ):
+            number = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            self.always_forks |= isinstance(number, int) and number > LAST_OF_SCRIPT
         if name == "getattr" and len(node.args) > 1:
             _object, attribute_name, *_ = node.args
             self.check_getattr_name(attribute_name)

@@ -82,15 +82,20 @@ def restore_modules():
             continue
         has_new = True
         known_modules[name] = module
-        file = getattr(module, "__file__", None)
-        if file is not None and "-packages/" in file:
-            try:
-                signatures[file] = file_signature(file)
-            except OSError:
-                pass  # the module is in an archive, or its file is gone already
+        note_signature(module)
     modules.update(known_modules)
     note_reset_functions()
     return has_new
+
+
+def note_signature(module):
+    """Note the signature of the module's file, if it lies outside of Python's own library."""
+    file = getattr(module, "__file__", None)
+    if file is not None and "-packages/" in file:
+        try:
+            signatures[file] = file_signature(file)
+        except OSError:
+            pass  # the module is in an archive, or its file is gone already
 
 
 def note_reset_functions():
@@ -331,12 +336,17 @@ def restore_variables(variables, variables_before):
         del variables[name]
 
 
-def reset_signals(module):
-    """Reset the signal handlers, the timers and the wakeup descriptor; discard pending signals, and unblock all."""
+def restore_signal_handlers():
+    """Set the handler of each signal to that of a new interpreter, which ignores SIGPIPE, for example."""
     if list(map(_signal.getsignal, SIGNALS)) != SIGNAL_HANDLERS:
         for number, handler in zip(SIGNALS, SIGNAL_HANDLERS, strict=True):
             if _signal.getsignal(number) is not handler:
                 _signal.signal(number, handler)
+
+
+def reset_signals(module):
+    """Reset the signal handlers, the timers and the wakeup descriptor; discard pending signals, and unblock all."""
+    restore_signal_handlers()
     for timer in (_signal.ITIMER_REAL, _signal.ITIMER_VIRTUAL, _signal.ITIMER_PROF):
         _signal.setitimer(timer, 0)
     for number in _signal.sigpending():  # a blocked signal is still pending: discard it
@@ -450,6 +460,8 @@ def note_initial_state():
     global SETTING_VALUES, GC_THRESHOLD
     hide_engine()
     known_modules.update(sys.modules)
+    for module in known_modules.values():  # a preloaded parent may have loaded installed ones
+        note_signature(module)
     note_reset_functions()
     SETTING_VALUES = [read() for read, _ in SETTINGS]
     START_LOCALE = _locale.setlocale(_locale.LC_ALL)

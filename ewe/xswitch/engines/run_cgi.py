@@ -7,6 +7,7 @@ has used before.
 
 import _signal
 import os
+import resource
 import sys
 
 from python_protocol import (
@@ -29,9 +30,12 @@ ADVICE = {
     OSError: "its first line must be #! and an interpreter, as #!/usr/bin/env python3",
 }
 # Python ignores these signals; a program that it starts would ignore them, too.
-IGNORED_SIGNALS = [
+IGNORED_SIGNALS = {
     number for number in _signal.valid_signals() if _signal.getsignal(number) == _signal.SIG_IGN
-]
+}
+if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+    # With `file-size`, a program's write fails with EFBIG. The default action would end the program
+    IGNORED_SIGNALS.discard(_signal.SIGXFSZ)
 
 
 def main():

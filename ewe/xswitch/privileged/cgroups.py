@@ -50,6 +50,7 @@ class UserCgroups:
 
     def __init__(self, base: str = "", reason: str = "", enforced: frozenset[str] = frozenset()) -> None:
         self.base, self.reason, self.enforced = base, reason, enforced
+        self.uids: set[int] = set()  # of the users whose cgroup was made, and is not removed yet
         self.remove_all()  # of an earlier suexecme
 
     @classmethod
@@ -89,6 +90,7 @@ class UserCgroups:
             return ""
         with suppress(FileExistsError):
             os.mkdir(self.path(uid), 0o755)
+        self.uids.add(uid)
         self.write_limits(uid, limits)
         return os.path.join(self.path(uid), "cgroup.procs")
 
@@ -125,7 +127,10 @@ class UserCgroups:
         if self.base:
             with suppress(OSError):
                 os.rmdir(self.path(uid))
-        return not self.base or not os.path.exists(self.path(uid))
+        if self.base and os.path.exists(self.path(uid)):
+            return False
+        self.uids.discard(uid)
+        return True
 
     def remove_all(self) -> None:
         """Remove the cgroups of users. The kernel refuses to remove one with processes in it."""
@@ -134,6 +139,12 @@ class UserCgroups:
                 if name.startswith("user-"):
                     with suppress(OSError):
                         os.rmdir(os.path.join(self.base, name))
+
+
+def remove_left_cgroups(setting: str) -> None:
+    """Remove the users' cgroups that suexecme has left, because it was killed. setting: that of `cgroup`."""
+    with suppress(NoCgroup, OSError):
+        UserCgroups(find_base(setting)).remove_all()
 
 
 def write_file(directory: str, name: str, text: str) -> None:

@@ -222,18 +222,21 @@ def package_files(directory: str) -> tuple[PackageFile, ...]:
 def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
     """Return the settings of the package that a script belongs to; the defaults if it belongs to none.
 
-    Raises Refusal if URLs may not name the script, or if the settings are no longer valid.
+    Raises Refusal if URLs may not name the script, or if the settings are no longer valid, or cannot be read.
     """
-    head, separator, rest = script.path.partition(f"/{SCRIPTS}/{VERSIONS}/")
+    # Without the name of the directory above: that may be a link, which the path does not contain any more
+    head, separator, rest = script.path.partition(f"/{VERSIONS}/")
     parts = rest.split("/", 2)
     if not separator or len(parts) != 3:
         return PackageSettings()
     name, version, inner = parts
-    top = os.path.join(head, SCRIPTS, VERSIONS, name, version)
+    top = os.path.join(head, VERSIONS, name, version)
     try:
         package = parse_settings(read_settings(os.path.join(top, SETTINGS), script.account.uid))
     except BadPackage as reason:
         raise Refusal(f"{top}: {reason}", 500) from None
+    except OSError as reason:  # without its settings, a URL could name any file of the package
+        raise Refusal(f"{top}/{SETTINGS}: {reason.strerror}", 503) from None
     if inner == SETTINGS or (package.entry and inner not in package.entry and inner != WEB_INF):
         raise Refusal("no URL may name this file of the package (entry)", 404)
     if package.language and package.language not in settings.engines:
@@ -242,9 +245,12 @@ def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
 
 
 def read_settings(path: str, uid: int) -> bytes:
-    """Return the text of a package.toml, b"" if there is none that is a regular file of this owner."""
+    """Return the text of a package.toml, b"" if there is none that is a regular file of this owner.
+
+    Raises OSError if it cannot be read.
+    """
     try:
         with open_checked(path, lambda each: stat.S_ISREG(each.st_mode) and each.st_uid == uid) as file:
             return file.read(packages.MAX_SETTINGS_BYTES + 1)
-    except (OSError, Replaced):
+    except (FileNotFoundError, NotADirectoryError, Replaced):
         return b""

@@ -27,7 +27,7 @@ from ewe.xswitch.process import Account, EngineLimits, clean_environment, start
 ANSWER_SECONDS = 5.0
 # The program of a preloaded parent, by the extension of the engine's file
 PROGRAMS = {
-    ".py": ("-s", f"{ENGINES}/preloaded_python.py"),
+    ".py": (f"{ENGINES}/preloaded_python.py",),
     ".pl": (f"{ENGINES}/preloaded_perl.pl",),
 }
 
@@ -47,8 +47,9 @@ class PreloadedParent:
         _, extension = os.path.splitext(engine_file)
         # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
-        # The parent keeps suexecme's uid: name and home are only for its environment.
-        own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/")
+        # The parent keeps suexecme's uid: name and home are only for its environment. No directory is the home, so
+        # that Python adds no packages of an account. The engine adds the packages of its user.
+        own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/nonexistent")
         with child_end:
             self.pid = start(
                 command,
@@ -69,7 +70,7 @@ class PreloadedParent:
         """Start an engine; return its pid, 0 if there is none.
 
         descriptors: data socket, pipe for errors, control socket. cgroup, namespace: the files by which the engine
-        enters them; "": none.
+        enters them; "": none. There is no engine for an account whose groups no order has room for.
 
         A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
         """
@@ -83,6 +84,8 @@ class PreloadedParent:
         try:
             channel.send(self.channel, order, descriptors)
             answer = channel.receive(self.channel)
+        except ValueError:  # the order is too long, and was not sent
+            return 0
         except OSError:
             answer = None
         if answer is None:

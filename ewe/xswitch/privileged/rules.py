@@ -33,6 +33,7 @@ MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhi
 MAX_LINKS = 40  # symbolic links on the way to a script: the kernel's own limit (path_resolution(7))
 # Parts of a path and of the links on it. Forty links with 2,000 directories each would take suexecme ten seconds.
 MAX_PARTS = 1000
+NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOMEM  # no file can be opened, whichever it is
 WRITABLE_BY_OTHERS = 0o022  # the bits of a mode that let the group or other users write
 
 
@@ -244,13 +245,18 @@ def writable_reason(description: str, path: str, mode: int) -> str:
 
 
 def first_line(path: str, examined: os.stat_result) -> bytes:
-    """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced."""
+    """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced.
+
+    Raises Refusal if no descriptor is left at the moment: the line may name the script's engine.
+    """
     try:
         with open_checked(path, lambda status: file_identity(status) == file_identity(examined)) as file:
             return file.readline(MAX_FIRST_LINE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise Replaced from None
-    except OSError:
+    except OSError as reason:
+        if reason.errno in NO_RESOURCES:
+            raise Refusal(f"its first line cannot be read: {reason.strerror}", 503) from None
         return b""
 
 

@@ -153,6 +153,8 @@ class Suexecme:
                     self.handle_order(*received)
                 if self.leftovers.is_seeking():
                     self.leftovers.walk()
+                    if not self.leftovers.is_seeking():
+                        self.remove_unused_cgroups()
                 self.drop_ins.end_late(time.monotonic())
         finally:
             self.end_all()
@@ -422,6 +424,11 @@ class Suexecme:
         """
         if self.cgroups.remove(uid):
             self.oom_kills.pop(uid, None)
+
+    def remove_unused_cgroups(self) -> None:
+        """Remove the cgroups of users without engines: until now, leftover processes have kept them."""
+        for uid in self.cgroups.uids - {account.uid for account in self.engines.values()}:
+            self.remove_cgroup(uid)
 
     # Ends
 

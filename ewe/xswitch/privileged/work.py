@@ -14,6 +14,10 @@ from contextlib import suppress
 
 from ewe.xswitch.process import Account, EngineLimits, become, clean_environment, start
 
+# A directory without the owner's permissions could not be emptied. find(1) and rm(1) follow no links
+REMOVAL = """find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \\;
+exec rm -rf -- "$1"
+"""
 REMOVAL_CPU_S = 60  # seconds of CPU time that one removal may take
 REMOVAL_CHECK_S = 0.01  # seconds between two checks whether a removal has ended
 REMOVALS_TIMEOUT_S = 1.5  # seconds that suexecme waits for removals when it ends
@@ -69,11 +73,11 @@ class WorkDirectories:
     def start_removal(self, directory: str, account: Account) -> None:
         """Start a process that empties a directory, as its user; finish_removal() then removes the directory.
 
-        If no descriptor or no process can be made, the directory stays.
+        If no descriptor or no process can be made, the directory stays until remove_all().
         """
         with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:
             remover = start(
-                ("rm", "-rf", "--", directory),
+                ("sh", "-c", REMOVAL, "sh", directory),
                 clean_environment(account),
                 dict.fromkeys((0, 1, 2), null.fileno()),
                 lambda: become(account, EngineLimits(cpu=REMOVAL_CPU_S)),
@@ -98,6 +102,10 @@ class WorkDirectories:
             # LeftoverProcesses.kill_all() has reaped the engine, unless its time was over
             reap_if_ended(pid)
             self.remove_of_engine(pid)
+        with suppress(OSError):
+            for entry in list(os.scandir(self.base)):  # also those whose removal could not be started before
+                if entry.path not in self.removers.values():
+                    self.remove_abandoned(entry.path)
         deadline = time.monotonic() + REMOVALS_TIMEOUT_S
         while self.removers and time.monotonic() < deadline:
             for remover in [remover for remover in self.removers if reap_if_ended(remover)]:

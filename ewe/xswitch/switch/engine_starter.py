@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ewe.xswitch.engine_kinds import EngineKind
@@ -18,6 +19,7 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import CLOSED, Engine
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.scheduler import Key
@@ -45,11 +47,16 @@ class EngineStarter:
         if kind is None:
             exchange.fail(500, f"there is no engine {language} any more")
             return None
-        try:
-            engine, engine_descriptors = self.open_engine(exchange.key, kind)
-        except OSError as reason:
-            exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
-            return None
+        while True:
+            try:
+                engine, engine_descriptors = self.open_engine(exchange.key, kind)
+                break
+            except OSError as reason:
+                # Idle engines have descriptors, too. Without this, a user could be refused until they end (idle)
+                if reason.errno in NO_RESOURCES and self.context.scheduler.evict(lambda engine: True):
+                    continue
+                exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
+                return None
         # Assign first: a SharedEngine then connects to the listening socket. order_process() closes the main
         # process's copy of that socket.
         engine.assign(exchange)
@@ -125,13 +132,19 @@ class EngineStarter:
         data = socket.socket(socket.AF_UNIX)
         error_pipe, engine_errors = os.pipe2(os.O_CLOEXEC)
         try:
-            with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
-                path = os.path.join(directory, "engine")
+            directory = tempfile.mkdtemp(prefix="xswitch-")
+            path = os.path.join(directory, "engine")
+            try:
                 listener.bind(path)
                 # A connection that is closed before the engine accepts it stays in the backlog
                 listener.listen(socket.SOMAXCONN)
                 data.connect(path)
                 listener_descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
+            finally:
+                # By their names: to read the directory would take a descriptor, and none may be left
+                for remove, name in ((os.unlink, path), (os.rmdir, directory)):
+                    with suppress(OSError):
+                        remove(name)
         except OSError:
             listener.close()
             data.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from lab_bench import quick_lab
 
 from ewe.config.messages import Failure
 from ewe.gateway.records import FastCGIError
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.experiments import prime
 from ewe_lab.experiments.prime import NONE, PRIMED, WARM, check, sample_of
@@ -47,6 +50,19 @@ def test_an_x_switch_that_does_not_answer_is_a_failure_of_its_rows(
     monkeypatch.setattr(prime, "programs_directory", lambda lab: Path("programs"))
     cells = list(prime.run(SimpleNamespace(quick=True, notes=[])))
     assert len(cells) == 3 * len(prime.LANGUAGES) and {cell.failure for cell in cells} == {"no X-Switch"}
+
+
+def test_a_machine_without_the_account_of_x_switch_is_a_failure_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_account(name: str) -> None:
+        raise KeyError(f"getpwnam(): name not found: {name!r}")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", no_account)
+    lab = SimpleNamespace(directory=tmp_path)
+    with pytest.raises(LabError, match="needs the account nobody"), prime.run_xswitch(lab, PRIMED):
+        pass
 
 
 @pytest.mark.parametrize(

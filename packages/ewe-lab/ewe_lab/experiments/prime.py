@@ -106,7 +106,10 @@ def run_xswitch(lab: Bench, mode: str) -> Iterator[XSwitchWithClock]:
     state = directory / "state"
     state.mkdir()
     if os.geteuid() == 0:  # the main process of X-Switch, which writes the profile, then runs as nobody
-        account = pwd.getpwnam("nobody")
+        try:
+            account = pwd.getpwnam("nobody")
+        except KeyError:
+            raise LabError("X-Switch needs the account nobody, and there is none") from None
         os.chown(state, account.pw_uid, account.pw_gid)
     # reserve-memory = 0: idle engines do not end when the machine has little free memory
     lines = [f'idle = "{ENGINE_IDLE_S}s"' if mode != WARM else 'idle = "1d"', "reserve-memory = 0"]
