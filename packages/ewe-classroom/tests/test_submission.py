@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import mmap
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +28,7 @@ from support.server import ROOT
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import race_bursts, sandbox, scheme
+from ewe_classroom.grader import processes, race_bursts, sandbox, scheme, sources, subject
 from ewe_classroom.grader import submission as submissions
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.sandbox import (
@@ -38,7 +42,7 @@ from ewe_classroom.grader.sandbox import (
 )
 from ewe_classroom.grader.sanitizers import mention_in_sources, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
-from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources
+from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources, has_build_info
 from ewe_classroom.grader.subject import BadSubject, Subject
 from ewe_classroom.grader.submission import Submission
 
@@ -316,6 +320,40 @@ def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Pa
         race_bursts.unchanged_sources(scene)
 
 
+READS_PROGRAM = """
+import sys
+from ewe_classroom.grader.sources import has_build_info
+
+for _ in range(20):
+    has_build_info(sys.argv[1])
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_program_that_becomes_shorter_while_it_is_read_ends_no_grader(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.touch()
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reader = subprocess.Popen([sys.executable, "-c", READS_PROGRAM, str(program)], env=variables)
+    while reader.poll() is None:
+        os.truncate(program, 64 << 20)
+        time.sleep(0.002)
+        os.truncate(program, 0)
+    assert reader.returncode == 0
+
+
+def test_the_mark_of_a_program_in_go_may_lie_across_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "READ_BYTES", 32)
+    program = tmp_path / "server"
+    for before in range(70):
+        program.write_bytes(b"x" * before + BUILD_INFO + b"x" * 9)
+        assert has_build_info(program)
+    program.write_bytes(b"x" * 30 + BUILD_INFO[:-1] + b"x" * 40)
+    assert not has_build_info(program)
+
+
 CLAIMS = """
 import sys
 from ewe_classroom.grader import sandbox
@@ -334,7 +372,7 @@ def test_two_graders_claim_different_user_ids(tmp_path: Path, monkeypatch: pytes
 
     def claims_in_another_grader(uid: int) -> str:
         claim = [sys.executable, "-c", CLAIMS, str(tmp_path / "locks"), str(uid)]
-        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(claim, env=variables, capture_output=True, text=True, check=True).stdout
 
     first, second = own_account(), own_account()
@@ -380,7 +418,7 @@ def seen_by(directory: Path, program: str, *options: str) -> str:
             *(*options, "server"),
         ],
         cwd=directory, capture_output=True, timeout=170, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     return seen.read_text()
 
@@ -630,7 +668,8 @@ def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     subprocess.run(
         [sys.executable, "-c", grades, "--lab", "serial", "--only", "answers", "--work", "server",
          "--json", str(tmp_path / "report.json"), "server"],
-        cwd=tmp_path, capture_output=True, timeout=170, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path, capture_output=True, timeout=170, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     (verdict,) = json.loads((tmp_path / "report.json").read_text())["verdicts"]
     assert "before it listens" in verdict["did"] and says in verdict["did"]
