@@ -494,6 +494,42 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
+def test_the_process_that_ends_an_account_gets_no_signal_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGSTOP would keep the grader waiting for that process, and the submission would outlive the grader."""
+    account, kill = own_account(), os.kill
+    ready, go = os.pipe(), os.pipe()
+
+    def kill_later(pid: int, number: int) -> None:  # within the forked process
+        os.write(ready[1], b"%d" % os.getpid())
+        os.read(go[0], 1)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill_later)
+    sleeper = subprocess.Popen(["sleep", "600"], preexec_fn=SandboxLimits(account), start_new_session=True)
+    ends = threading.Thread(target=end_account, args=[account])
+    ends.start()
+    killer = int(os.read(ready[0], 20))
+    try:
+        command = ["sh", "-c", f"kill -STOP {killer}"]
+        done = subprocess.run(
+            command, preexec_fn=SandboxLimits(account), capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0 and "not permitted" in done.stderr
+        os.write(go[1], b"!")
+        assert sleeper.wait(20) == -signal.SIGKILL
+    finally:
+        os.write(go[1], b"!")
+        with contextlib.suppress(ProcessLookupError):
+            kill(killer, signal.SIGCONT)
+        ends.join()
+        sleeper.kill()
+        sleeper.wait()
+        for each in (*ready, *go):
+            os.close(each)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
 def test_a_submission_gains_nothing_from_a_setuid_file(tmp_path: Path) -> None:
     """Neither from sudo, nor from a submitted file of root."""
     program = tmp_path / "id"

@@ -53,6 +53,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 # User ids for temporary accounts. systemd also takes the ids of DynamicUser= from this range, because no account of
 # a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
+KILLER_UIDS = range(60578, 61184)  # the user ids before them, which systemd leaves unused (end_account)
 ACCOUNT_LOCKS = "/run/ewe-accounts.lock"  # only root may write there
 claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
@@ -148,15 +149,19 @@ def end_account(account: SubjectAccount | None) -> None:
     """Kill all processes of an account if only this grading uses it; otherwise do nothing.
 
     A process that forks and ends immediately can escape a loop over /proc. kill(2) with -1 signals all processes of
-    the calling account except the caller, and none of them can fork meanwhile. The caller is a forked child that
-    executes no program, because the account may already have reached its process limit.
+    the caller's effective account except the caller, and none of them can fork meanwhile. The caller is a forked
+    child that executes no program, because the account may already have reached its process limit.
+
+    The processes of the account may send signals, too: a SIGSTOP to the child would keep the grader waiting for it.
+    They may do so only if the child's real or saved user id is their own, so it has one of KILLER_UIDS.
     """
     if account is None or not account.is_own:
         return
+    killer = KILLER_UIDS[account.uid % len(KILLER_UIDS)]
     child = os.fork()
     if child == 0:
         try:
-            become(account)
+            os.setresuid(killer, account.uid, killer)
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
