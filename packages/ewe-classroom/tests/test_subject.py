@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, cast
 import pytest
 from classroom_server import make_nested
 
+from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import engine_scene, processes, queue_races, race_bursts, run_scene, subject
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
@@ -21,9 +23,10 @@ from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
-from ewe_classroom.grader.sandbox import SubjectAccount
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount
 from ewe_classroom.grader.scene import FailedExpectation, Scene, SceneClient
 from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
+from ewe_classroom.grader.submission import Submission
 
 # The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
 # second one its children, which the grader then has adopted.
@@ -91,6 +94,49 @@ def test_a_server_that_removes_the_reports_of_the_race_detector_or_its_trace_fai
     os.mkfifo(bursts.scene.subject.trace)
     with pytest.raises(FailedExpectation, match="removed or replaced the file of its trace"):
         bursts.traced_positions()
+
+
+@pytest.mark.parametrize("building", [False, True])
+def test_a_submission_for_which_this_machine_has_no_process_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, building: bool
+) -> None:
+    """The grader has a fault then, and the submission is graded again. Wrong usage would end the whole class."""
+    site = subject.ServedFiles(tmp_path)
+
+    def start(number: int) -> None:
+        def fails(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(subprocess, "Popen", fails)
+        command = subject.StartCommand(("server",), tmp_path, "server")
+        if building:
+            submission.build("make")
+        else:
+            Subject(command, site, 1, SandboxLimits(), 0, tmp_path / "output")
+
+    submission = Submission(tmp_path, SandboxLimits(), str(tmp_path))
+    try:
+        for number in subject.FAULTS_OF_MACHINE:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                start(number)
+        with pytest.raises(ConfigError if building else subject.NotStarted, match="Exec format error"):
+            start(errno.ENOEXEC)
+    finally:
+        submission.close()
+
+
+def test_a_full_gate_is_no_fault_of_the_grader(tmp_path: Path) -> None:
+    """Every account may write into the FIFO of a gate."""
+    root = tmp_path / "site"
+    root.mkdir()
+    site_programs.write(root)
+    gate = os.open(site_programs.gate_of(root, "gate-1"), os.O_RDWR | os.O_NONBLOCK)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(gate, b"x" * 4096)
+    assert site_programs.open_gate(root, "gate-1")
+    os.close(gate)
+    assert not site_programs.open_gate(root, "gate-1")
 
 
 LONG_NAME = "a" * 300

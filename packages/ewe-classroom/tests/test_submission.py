@@ -23,7 +23,6 @@ from typing import cast
 import pytest
 from classroom_server import processes_of
 from support.proc import alive
-from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
@@ -596,6 +595,29 @@ def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch
         scratch.close()
 
 
+SHARES = """#!/bin/sh
+perl -e 'print defined(shmget(4711, 1536 << 20, 01666)) ? "taken" : "refused"' > SEEN
+exit 1
+"""
+
+
+@pytest.mark.needs("root", "Perl")
+@pytest.mark.starts_processes
+def test_shared_memory_that_no_process_uses_has_a_limit(tmp_path: Path) -> None:
+    """It counts as the memory of no process, so the kernel would end others when the memory is full."""
+    assert seen_by(tmp_path, SHARES) == "refused"
+
+
+def test_memory_that_processes_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = subject.ExcessWatch(None, Path("/"))
+    used = processes.memory_share_with_shared_bytes(os.getpid())
+    monkeypatch.setattr(subject, "MAX_MEMORY_BYTES", used + (16 << 20))
+    assert not watch.text([os.getpid()])
+    with mmap.mmap(-1, 32 << 20) as memory:
+        memory.write(b"x" * len(memory))
+        assert "MB of memory; the limit is" in watch.text([os.getpid()])
+
+
 FINDS = """#!/bin/sh
 cat LABS/pool/server.py PRIVATE/* PRIVATE.zip >> SEEN
 exit 1
@@ -688,12 +710,17 @@ def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > fill; sleep 60", "its files take 2 MB"),
         (
             "MAX_DISK_BYTES",
+            'perl -e \'for (1..600) { open(my $f, ">", "/tmp/ewe-fill-$$-$_") } sleep 60\'',
+            "its files take 2 MB",
+        ),
+        (
+            "MAX_DISK_BYTES",
             "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3; sleep 60",
             "its files take 2 MB",
         ),
         ("MAX_MEMORY_BYTES", "perl -e '$x = \"x\" x 9000000; sleep 60'", "MB of memory"),
     ],
-    ids=["tmp", "work", "removed", "memory"],
+    ids=["tmp", "work", "empty", "removed", "memory"],
 )
 def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     tmp_path: Path, limit: str, program: str, says: str

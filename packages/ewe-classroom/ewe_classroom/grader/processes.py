@@ -217,8 +217,12 @@ def runs(pid: int) -> bool:
 
 def memory_bytes(pid: int) -> int:
     """Return the anonymous memory of a process (RssAnon of proc(5)); 0 if it has ended."""
-    match = re.search(r"RssAnon:\s+(\d+) kB", read(f"/proc/{pid}/status"))
-    return int(match[1]) * 1024 if match else 0
+    return sum_of_kb(r"^RssAnon:\s+(\d+) kB", read(f"/proc/{pid}/status"))
+
+
+def memory_with_shared_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process, and the memory that it may share (RssAnon, RssShmem of proc(5))."""
+    return sum_of_kb(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", read(f"/proc/{pid}/status"))
 
 
 def memory_share_bytes(pid: int) -> int:
@@ -226,8 +230,17 @@ def memory_share_bytes(pid: int) -> int:
 
     This is slower than memory_bytes(): the kernel looks at each page.
     """
-    match = re.search(r"Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
-    return int(match[1]) * 1024 if match else 0
+    return sum_of_kb(r"^Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
+
+
+def memory_share_with_shared_bytes(pid: int) -> int:
+    """Return the proportional memory of memory_with_shared_bytes() (Pss_Anon, Pss_Shmem)."""
+    return sum_of_kb(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", read_private(pid, "smaps_rollup"))
+
+
+def sum_of_kb(pattern: str, text: str) -> int:
+    """Return the sum of the sizes in lines of a file below /proc, in bytes. pattern: of a line, with its KB."""
+    return sum(int(size) * 1024 for size in re.findall(pattern, text, re.MULTILINE))
 
 
 def address_space(pid: int) -> AddressSpace:

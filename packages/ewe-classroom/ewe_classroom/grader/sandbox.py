@@ -59,6 +59,12 @@ claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
+# What a file counts for beside its blocks. A disk has room for a limited number of files, also of empty ones, and a
+# tmpfs such as /dev/shm keeps each of them in memory.
+INODE_BYTES = 4096
+MAX_FILE_BYTES = 64 << 20  # of one file that a server writes
+MAX_SHARED_MEMORY_BYTES = 1 << 30  # of System V, all segments of a submission together
+SHARED_MEMORY_PAGES = "/proc/sys/kernel/shmall"  # their limit in pages, of the IPC namespace of the writer
 MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a program
 MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 libc = ctypes.CDLL(None, use_errno=True)
@@ -239,9 +245,7 @@ def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int])
     pids: processes whose removed files count, too. The disk keeps such a file until no process has it open.
     """
     removed = {key: about for pid in pids for key, about in processes.removed_files(pid).items()}
-    used_bytes = sum(
-        about.st_blocks * BLOCK_BYTES for about in removed.values() if about.st_uid == account.uid
-    )
+    used_bytes = sum(file_bytes(about) for about in removed.values() if about.st_uid == account.uid)
     waiting = [str(directory), *(each.path for each in files_of(account))]
     # A stack, because os.walk() of Python 3.11 calls itself for each level. A program can make thousands of levels.
     while waiting:
@@ -249,11 +253,16 @@ def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int])
         # The file was removed meanwhile, or its path is too long for the system.
         with contextlib.suppress(OSError):
             about = os.lstat(path)
-            used_bytes += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
+            used_bytes += file_bytes(about) if about.st_uid == account.uid else 0
             if stat.S_ISDIR(about.st_mode):
                 with os.scandir(path) as entries:
                     waiting += [each.path for each in entries]
     return used_bytes
+
+
+def file_bytes(about: os.stat_result) -> int:
+    """Return how many bytes of the disk a file takes. An empty file takes INODE_BYTES."""
+    return about.st_blocks * BLOCK_BYTES + INODE_BYTES
 
 
 def become(account: SubjectAccount) -> None:
@@ -321,6 +330,9 @@ def hide(paths: Sequence[str]) -> bool:
     # MS_PRIVATE: otherwise the mounts below would also reach the rest of the system.
     if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
+    # An older kernel lets only root of the whole system write the limits of a namespace.
+    with contextlib.suppress(OSError), open(SHARED_MEMORY_PAGES, "w") as out:
+        out.write(str(MAX_SHARED_MEMORY_BYTES // os.sysconf("SC_PAGE_SIZE")))
     # A path that was removed meanwhile has nothing to hide.
     return all(cover(path) for path in outermost(paths) if os.path.lexists(path))
 
