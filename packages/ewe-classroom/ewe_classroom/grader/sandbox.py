@@ -175,12 +175,13 @@ def end_account(account: SubjectAccount | None) -> None:
 
 
 def end_all(
-    process: subprocess.Popen[bytes], others: Collection[int], account: SubjectAccount | None
+    process: subprocess.Popen[bytes] | None, others: Collection[int], account: SubjectAccount | None
 ) -> None:
     """Kill and reap a program and all processes that it has started. The grader has adopted the orphans among them.
 
-    process: the program's first process. others: the grader's children that are not the program's. account: of the
-    program. A process may fork before it is killed, so the search is repeated until it finds none.
+    process: the program's first process; None if that was reaped already. others: the grader's children that are
+    not the program's. account: of the program. A process may fork before it is killed, so the search is repeated
+    until it finds none.
     """
     seen: set[int] = set()
     for round_number in range(MAX_KILL_ROUNDS):
@@ -192,10 +193,11 @@ def end_all(
         for pid in family:
             processes.kill(pid)
         for pid in found:
-            if pid != process.pid:  # Popen itself has to reap this one, below
+            if process is None or pid != process.pid:  # Popen itself has to reap this one, below
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-        process.wait()
+        if process is not None:
+            process.wait()
         if not found:
             return
 
