@@ -202,6 +202,34 @@ def test_a_report_that_the_program_makes_itself_has_no_points(tmp_path: Path, li
     assert found["did"] == queue_races.FORGED
 
 
+WATCHES = """if __name__ == "__main__":
+    import glob, os, threading, time
+
+    def parent_of(words):
+        return int(open(words.replace("cmdline", "stat")).read().rpartition(")")[2].split()[1])
+
+    def watch():
+        while True:
+            for each in glob.glob("/proc/[0-9]*/cmdline"):
+                try:
+                    if b"ewe_explore" in open(each, "rb").read() and parent_of(each) == os.getppid():
+                        open(SEEN, "w").close()
+                except OSError:
+                    pass
+            time.sleep(0.05)
+
+    threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+def test_the_server_does_not_run_beside_the_explorer(tmp_path: Path) -> None:
+    """Both have one account: the server could stop the explorer, or change its memory."""
+    seen = tmp_path / "seen"
+    watches = WATCHES.replace("SEEN", repr(str(seen)))
+    found = verdict(tmp_path, FILES["server.py"].replace(IMPORT, f"{IMPORT}{watches}", 1))
+    assert found["status"] == "passed" and not seen.exists(), found["text"]
+
+
 @pytest.mark.needs("a mount namespace")
 def test_the_explorer_shows_no_model_of_ewe_to_the_queue(tmp_path: Path) -> None:
     """The queue could keep a copy of the model, and a later start of the server run it."""
