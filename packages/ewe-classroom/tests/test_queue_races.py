@@ -421,6 +421,31 @@ __attribute__((constructor)) static void again(int count, char **words)
     execv("/proc/self/exe", words);
 }
 """
+# As a server does that writes a log.
+WRITES_ELSEWHERE = """
+#include <fcntl.h>
+__attribute__((constructor)) static void elsewhere(void)
+{
+    int null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    dup2(null, 2);
+}
+"""
+REMOVES_REPORTS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+__attribute__((destructor)) static void removes(void)
+{
+    char name[] = "TSAM_OPTIONS", line[4096];
+    name[3]++;
+    if (getenv(name) == NULL)
+        return;
+    snprintf(line, sizeof line, "rm -f %s.*", strstr(getenv(name), "log_path=") + 9);
+    if (system(line) != 0)
+        abort();
+}
+"""
 GO_STARTS_AGAIN = """
 var served int
 
@@ -458,6 +483,8 @@ def built_verdict(directory: Path, way: str, edits: list[tuple[str, str]], more:
         pytest.param(PASTED_NAME, "names the race detector: after the preprocessor", id="a pasted name"),
         pytest.param(ASSEMBLED_NAME, "names the race detector: after the compiler", id="an assembled name"),
         pytest.param(STARTS_AGAIN, "started itself again with TSAN_OPTIONS=", id="other options"),
+        pytest.param(WRITES_ELSEWHERE, "a data race on `served`", id="another error output"),
+        pytest.param(REMOVES_REPORTS, "the report is not there", id="no reports"),
     ],
 )
 def test_a_program_in_c_cannot_silence_the_detector(tmp_path: Path, more: str, says: str) -> None:
