@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,16 @@ from classroom_server import make_nested
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import engine_scene, processes, queue_races, race_bursts, run_scene, subject
+from ewe_classroom.grader import (
+    engine_scene,
+    processes,
+    queue_races,
+    race_bursts,
+    run_scene,
+    site_programs,
+    subject,
+)
+from ewe_classroom.grader import scene as scene_module
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.library_queues import library_queue, with_imports
@@ -183,12 +194,45 @@ def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
     notes: list[dict[str, Any]] = []
     client = object.__new__(SceneClient)
     client.name, client.received_bytes, client.reader = "A", 0, ResponseSplitter()
-    client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
+    client.scene = cast(
+        Scene, SimpleNamespace(note=lambda **note: notes.append(note), flood_text=lambda more_bytes: "")
+    )
     client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
     for _ in range(8):
         client.receive()
     assert [note["bytes"] for note in notes if note["do"] == "got"] == ["HTTP/1.1 200 OK\r\n"] * 2
     assert len(client.answers) == 1
+
+
+def test_many_connections_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may have 32 MB, and a check has up to 400 of them."""
+    monkeypatch.setattr(scene_module, "MAX_SCENE_BYTES", 1 << 20)
+    body = b"x" * (700 << 10)
+
+    def flood() -> None:
+        for _ in range(3):
+            connection, _ = listener.accept()
+            connections.append(connection)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + body)
+
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        floods = threading.Thread(target=flood)
+        floods.start()
+        port = listener.getsockname()[1]
+        scene = Scene(cast(Subject, SimpleNamespace(site=None, workers=0, port=port)))
+        clients = [scene.client() for _ in range(3)]
+        while scene.received_bytes < 3 * len(body):
+            scene.pump(0.1)
+            if any(client.reader.too_much for client in clients):
+                break
+        for each in clients:
+            each.sock.close()
+        floods.join()
+        for connection in connections:
+            connection.close()
+    faults = [client.reader.fault for client in clients if client.reader.too_much]
+    assert set(faults) == {"more than 1 MB on all connections together"}
 
 
 def test_a_process_that_has_ended_has_read_no_byte() -> None:

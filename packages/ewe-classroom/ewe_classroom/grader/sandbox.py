@@ -400,7 +400,7 @@ class SandboxLimits:
 
     account: SubjectAccount | None = None  # None: the grader's account
     cpu_s: int = 300
-    file_bytes: int = 64 << 20
+    file_bytes: int = MAX_FILE_BYTES
     data_bytes: int = 0  # memory that one process may write, with the stacks of its threads; 0: no limit
     descriptors: int = 1024
     processes: int = 2000  # the kernel counts all processes and threads of the account
