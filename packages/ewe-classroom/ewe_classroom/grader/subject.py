@@ -236,7 +236,10 @@ def parse_python(file: Path) -> ast.Module:
         return ast.parse(file.read_bytes(), str(file))
     # RecursionError, MemoryError: too deep nesting
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
+        # A student may have a newer Python, with a syntax that this one does not know.
+        version = f"; the grader has Python {sys.version_info.major}.{sys.version_info.minor}"
+        reason = f"{str(error) or 'nested too deeply'}{version if isinstance(error, SyntaxError) else ''}"
+        raise BadSubject(f"{file.name}: not Python: {reason}") from None
 
 
 def model_class(path: Path) -> str:
