@@ -1035,6 +1035,7 @@ def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
     assert "'=cmd" in marks.fill_table(file, None, [mark]).text
 
 
+@pytest.mark.starts_processes
 def test_a_directory_of_all_accounts_is_not_closed(
     tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1269,7 +1270,9 @@ def test_a_students_module_does_not_replace_one_of_the_grader(
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_an_interrupted_run_leaves_no_grader_and_is_continued(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -1300,6 +1303,20 @@ def test_an_interrupted_run_leaves_no_grader_and_is_continued(
             process.kill()
     assert process.returncode == status and "Traceback" not in error
     wait_until(lambda: not graders_of(tmp_path), 30, "a grader lives on")
+
+
+@pytest.mark.starts_processes
+def test_without_private_networks_no_two_servers_run_beside_each_other(
+    tmp_path: Path, run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As in a container: a server could hold the workers of another student's server."""
+    monkeypatch.setattr(class_command, "may_have_private_network", lambda: False)
+    assert run_class({"ada": "", "bo": ""}, "--jobs", "2") == 0
+    said = capsys.readouterr()
+    assert "2 submissions (folders), 1 at a time" in said.out
+    assert "graded one at a time" in said.err
+    assert run_class({}, "--jobs", "1") == 0 and not capsys.readouterr().err
 
 
 def heed_interrupts() -> None:
@@ -1342,6 +1359,25 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.starts_processes
+def test_a_submission_that_takes_all_processes_stops_no_class(
+    run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No further grader can be started until it has ended."""
+    running: list[class_run.RunningGrader] = []
+    start = class_run.start_grader
+
+    def start_alone(*arguments: Any) -> class_run.RunningGrader:
+        if any(each.process.poll() is None for each in running):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        running.append(start(*arguments))
+        return running[-1]
+
+    monkeypatch.setattr(class_run, "start_grader", start_alone)
+    assert run_class({"ada": "slow", "bo": "good", "cy": "slow"}, "--jobs", "3") == 0
+    assert len(running) == 3 and "0 not graded" in capsys.readouterr().out
 
 
 @pytest.mark.starts_processes
@@ -1389,6 +1425,7 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     assert "/ contains" in capsys.readouterr().err
 
 
+@pytest.mark.starts_processes
 def test_the_correct_servers_of_a_clone_are_hidden_from_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 CPU_TIME_FIELDS = slice(11, 15)  # of stat_fields(): utime, stime, cutime and cstime, in ticks (proc(5))
 STATES = {
@@ -312,14 +313,34 @@ def owners_rights(pid: int) -> Iterator[None]:
     if os.geteuid() != 0 or owner is None:
         yield
         return
+    with parents_signal_kept():
+        try:
+            # The group first: without the user id of root, the kernel would refuse it.
+            libc.setfsgid(int(owner[2]))
+            libc.setfsuid(int(owner[1]))
+            yield
+        finally:
+            libc.setfsuid(0)
+            libc.setfsgid(os.getegid())
+
+
+def end_with_parent(number: int) -> None:
+    """Make the kernel send this process the signal `number` when its parent ends; 0: none."""
+    libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def parents_signal_kept() -> Iterator[None]:
+    """Keep the signal of end_with_parent() over a block that changes the rights of this process.
+
+    The kernel clears it at each such change (prctl(2)).
+    """
+    number = ctypes.c_int()
+    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0)
     try:
-        # The group first: without the user id of root, the kernel would refuse it.
-        libc.setfsgid(int(owner[2]))
-        libc.setfsuid(int(owner[1]))
         yield
     finally:
-        libc.setfsuid(0)
-        libc.setfsgid(os.getegid())
+        end_with_parent(number.value)
 
 
 def blocked_in(pid: int, tid: int) -> str:

@@ -49,7 +49,7 @@ from ewe_classroom.grader import processes
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 # User ids for temporary accounts. systemd also takes the ids of DynamicUser= from this range, because no account of
 # a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
@@ -284,7 +284,38 @@ def private_network() -> bool:
     interface. Ubuntu 24.04 refuses the map of user ids, and a container without CAP_NET_ADMIN the interface. Call
     it before the process starts threads: the kernel refuses a user namespace to a process with several threads.
     """
-    return succeeds_in_child(enter_private_network) and enter_private_network()
+    with processes.parents_signal_kept():
+        return may_have_private_network() and enter_private_network()
+
+
+def may_have_private_network() -> bool:
+    """Return whether the system lets this process enter a private network. This process does not change."""
+    return succeeds_in_child(enter_private_network)
+
+
+@contextlib.contextmanager
+def network_of(pid: int) -> Iterator[None]:
+    """Let this thread use the network namespace of a process while the block runs. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        descriptors = []
+        for path in ("/proc/thread-self/ns/net", f"/proc/{pid}/ns/net"):
+            opened = processes.look_inside(pid, partial(os.open, path, os.O_RDONLY | os.O_CLOEXEC))
+            stack.callback(os.close, opened)
+            descriptors.append(opened)
+        own, other = descriptors
+        with processes.parents_signal_kept():
+            enter_network(other)
+            try:
+                yield
+            finally:
+                enter_network(own)
+
+
+def enter_network(descriptor: int) -> None:
+    """Move this thread into the network namespace of a descriptor (setns(2)). Raises OSError."""
+    if libc.setns(descriptor, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def enter_private_network() -> bool:
@@ -386,11 +417,6 @@ def set_no_new_privileges() -> None:
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def end_with_parent(number: int) -> None:
-    """Make the kernel send this process the signal `number` when its parent ends."""
-    libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
 @dataclass(frozen=True)
 class SandboxLimits:
     """The resource limits of a server under test.
@@ -431,7 +457,7 @@ class SandboxLimits:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
         set_no_new_privileges()
-        end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
+        processes.end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
 
 
 def lower(kind: int, maximum: int) -> None:
