@@ -39,8 +39,9 @@ import socket
 import stat
 import struct
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ewe.scratch import remove
@@ -354,7 +355,7 @@ def hide(paths: Sequence[str]) -> bool:
     """Make directories and files empty for this process and its descendants; return False if the system refuses.
 
     Their shared memory of System V is private, too: a segment would outlive the processes, and the next submission
-    could read it.
+    could read it. It has a limit, because a segment that no process uses counts as the memory of none.
     """
     try:
         refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
@@ -433,6 +434,7 @@ class SandboxLimits:
     hidden: tuple[str, ...] = ()  # paths that are empty for the server; hideable() has returned them
     # More such paths, which hideable() did not try: parts of ewe, which the grader's own programs need
     also_hidden: tuple[str, ...] = ()
+    own_network: bool = False  # a private network for this program alone; network_of() reaches it
 
     def __call__(self) -> None:
         """Set the limits and the account of this process, between fork and exec. What needs root comes first.
@@ -440,6 +442,8 @@ class SandboxLimits:
         Raises OSError, which Popen turns into a SubprocessError without a text.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
+        if self.own_network and not enter_private_network():
+            raise OSError("the program gets no private network")
         # Before the limits: hide() may open files, the maps of user ids (new_namespaces()), and needs descriptors.
         if self.hidden and not hide((*self.hidden, *self.also_hidden)):
             # hideable() tried `hidden`, so this is rare: the memory is full. The solutions must stay unreadable.
