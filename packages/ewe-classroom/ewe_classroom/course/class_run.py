@@ -51,7 +51,7 @@ from ewe import __version__
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course.labs import Lab, LabVariant
 from ewe_classroom.course.own_parts import scheme_file
-from ewe_classroom.course.submissions import BadHandIn, HandIn, directory_of, take_files, walk
+from ewe_classroom.course.submissions import STUDENTS, BadHandIn, HandIn, directory_of, take_files, walk
 from ewe_classroom.grader import apart, go_cache
 from ewe_classroom.grader.processes import end_with_parent
 from ewe_classroom.grader.subject import FAULTS_OF_MACHINE
@@ -61,7 +61,6 @@ from ewe_classroom.seeds import Seed
 # Beyond the limit of a run, until ewe-grade is killed: it stops the server, and writes its report.
 GRACE_S = 30.0
 BUILD_AND_GRACE_S = 120.0 + GRACE_S  # ewe-grade's limit of a build, and its own end
-STUDENTS = "students"
 MAX_REPORT_BYTES = 4 << 20
 MAX_PROBLEM_CHARS = 300
 WRONG_USAGE = 2  # exit status of ewe-grade

@@ -40,9 +40,13 @@ from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
 
+STUDENTS = "students"  # the directory of the results that has one directory for each student
+SUBMISSION_COPIES = ("files", "files.new")  # directories of a student's results: the copies of the submission
 MAX_FILES = 5000  # of one submission
 MAX_BYTES = 256 << 20  # of one submission
 MAX_STUDENTS = 5000
+GIT_TIMEOUT_S = 20.0
+MAX_GIT_BYTES = 256 << 20  # of git's memory; the last commit needs some megabytes
 MAX_DEPTH = 3  # folders within a submission
 MAX_LEVELS = 100  # folders within each other; Path.mkdir(parents=True) calls itself for each level
 # The depth to which an archive is unpacked: enough that a submission in the archive of a class exceeds MAX_LEVELS.
