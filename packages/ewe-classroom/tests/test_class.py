@@ -288,6 +288,22 @@ def test_a_student_keeps_the_key_when_another_of_this_name_hands_in() -> None:
     assert keys("3")["3"] not in three.values()
 
 
+def test_invisible_characters_of_a_name_cost_no_extension(tmp_path: Path) -> None:
+    """A platform or a lecturer may write them or not: U+200C in Persian names, U+00A0 between two names."""
+    typed = "\u0639\u0644\u06cc\u0631\u0636\u0627 Zo\u00eb"
+    written = "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627\u00a0Zo\u00eb"
+    put(tmp_path / "class" / written / "server.py")
+    put(tmp_path / "class" / "ada" / "server.py")
+    names = [each.name for each in submissions.read(tmp_path / "class").hand_ins]
+    assert names == ["ada", typed]
+    result = graded(written, 50, sent=DUE + timedelta(days=2), identity={"Full name": typed})
+    rules = marks.MarkRules(due=DUE, percent_per_day=50.0, extensions={typed: 2})
+    mark = marks.mark_of(result, rules, 100, {})
+    assert mark.total == 50 and marks.unknown_students(rules, [result]) == []
+    table = marks.fill_table(put(tmp_path / "table.csv", f"Full name,Grade\n{written},\n"), None, [mark])
+    assert table.text == f"Full name,Grade\n{written},50\n" and not table.missing
+
+
 def test_a_name_that_is_not_utf_8_can_be_written(tmp_path: Path) -> None:
     put(tmp_path / os.fsdecode(b"M\xfcller\n") / "server.py")
     put(tmp_path / "ada" / "server.py")

@@ -39,6 +39,8 @@ from pathlib import Path
 from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.seeds import plain_name
 
 STUDENTS = "students"  # the directory of the results that has one directory for each student
 SUBMISSION_COPIES = ("files", "files.new")  # directories of a student's results: the copies of the submission
@@ -394,8 +396,11 @@ def archive_suffix(name: str) -> str:
 
 
 def as_utf8_line(text: str) -> str:
-    """Return a name as UTF-8 can write it, in one line. A name from an old archive may have bytes of Latin-1."""
-    return one_line(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    """Return a name as UTF-8 can write it, in one line, without invisible characters (plain_name()).
+
+    A name from an old archive may have bytes of Latin-1.
+    """
+    return one_line(plain_name(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
 
 
 def make_keys_unique(hand_ins: list[HandIn]) -> None:
