@@ -19,6 +19,7 @@ import sys
 import tarfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -213,6 +214,35 @@ def test_a_repository_has_the_time_of_its_last_commit_and_runs_no_program_of_its
         subprocess.run(["git", "config", key, value], cwd=repository, check=True)
     assert submissions.last_commit(repository) is None
     assert not (tmp_path / "sprung").exists()
+
+
+READS_COMMIT = """
+import resource, sys
+from pathlib import Path
+from ewe_classroom.course import submissions
+
+submissions.MAX_GIT_BYTES = 32 << 20
+print(submissions.last_commit(Path(sys.argv[1])), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.needs("git")
+@pytest.mark.starts_processes
+def test_a_commit_that_is_large_in_memory_has_no_time(tmp_path: Path) -> None:
+    """Its object takes 120 KB on the disk, and with ten gigabytes of zeros it takes ten megabytes."""
+    github(tmp_path)
+    repository = tmp_path / "pool-submissions" / "pool-ada"
+    head = repository / ".git" / (repository / ".git" / "HEAD").read_text().split()[-1]
+    size = 128 << 20
+    commit = put(repository / ".git" / "objects" / "12" / ("34" * 19))
+    commit.write_bytes(zlib.compress(b"commit %d\0" % size + bytes(size), 1))
+    head.write_text("12" + "34" * 19 + "\n")
+    done = subprocess.run(
+        [sys.executable, "-c", READS_COMMIT, str(repository)], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    found, megabytes = done.stdout.split()
+    assert found == "None" and int(megabytes) < 128
 
 
 @pytest.mark.needs("git", "root")
@@ -490,6 +520,27 @@ def test_a_header_of_an_archive_does_not_fill_the_memory(tmp_path: Path, kind: b
     path = with_long_header(tmp_path / "a.tar.gz", kind, 2 << 20)
     with pytest.raises(BadHandIn, match="a header of 2 MB"):
         files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to")
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+@pytest.mark.parametrize("large", [False, True])
+def test_the_list_of_a_zip_file_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comment: bytes, large: bool
+) -> None:
+    """A list of 100 MB would take 700 MB of memory before the first member is counted."""
+    if large:
+        monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 0)
+    with zipfile.ZipFile(tmp_path / "ada.zip", "w") as archive:
+        archive.comment = comment
+        for number in range(40):
+            archive.writestr(f"{'n' * 1000}{number}", "")
+    listed = submissions.directory_bytes(tmp_path / "ada.zip")
+    assert 40 * 1046 < listed < 40 * 1100
+    monkeypatch.setattr(submissions, "MAX_ENTRY_BYTES", 100)
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(BadHandIn, match="list of more than 40 files"):
+        submissions.unpack(tmp_path / "ada.zip", "ada.zip", target, submissions.SubmissionCounter(40))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
