@@ -422,7 +422,7 @@ class Grading:
         self.end_subject()
         try:
             subject = self.running_subject()
-            # In a network of its own, the reference may have the port of the student's server.
+            # In a separate network, the reference may have the port of the student's server.
             port = subject.port if self.private_network else processes.free_port()
             speed = run_speed(
                 subject, self.scheme.speed, self.scheme.name, self.directory, port,

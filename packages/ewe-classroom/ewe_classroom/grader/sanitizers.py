@@ -13,7 +13,7 @@ The build is a copy, so the student's files stay as they are, and runs as the se
 for a condition have bad luck (unlucky/). A report in which a signal handler has an access is not a race: a handler
 that sets a flag of type sig_atomic_t may run in any thread.
 
-The detector writes its reports to a file of its own: a server may lead its error output elsewhere, as into a log.
+The detector writes its reports to a separate file: a server may lead its error output elsewhere, as into a log.
 A program that has had a report ends with the status REPORTED_STATUS. If the file is not there, it was removed.
 
 A source that names the detector could switch it off, or be another program where the detector is on: its line is

@@ -200,7 +200,7 @@ class MeasuredServer:
 
 
 def reached(server: Subject) -> AbstractContextManager[None]:
-    """Return a context in which this thread can connect to a server: that of its own network, if it has one."""
+    """Return a context in which this thread can connect to a server: that of its private network, if it has one."""
     return network_of(server.pid) if server.limits.own_network else nullcontext()
 
 
@@ -451,7 +451,7 @@ def run_speed(
 ) -> Speed:
     """Start the reference beside the running server of the student; measure both; end the reference.
 
-    port: of the reference. own_network: the reference gets a network of its own, so that the student's server
+    port: of the reference. own_network: the reference gets a separate network, so that the student's server
     cannot connect to it, and hold its workers.
     """
     reference_directory = directory / "reference"
