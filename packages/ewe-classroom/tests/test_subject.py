@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 from classroom_server import make_nested
+from support.server import wait_until
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
@@ -233,6 +234,35 @@ def test_many_connections_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
             connection.close()
     faults = [client.reader.fault for client in clients if client.reader.too_much]
     assert set(faults) == {"more than 1 MB on all connections together"}
+
+
+# The system call exit() ends one thread alone, as pthread_exit() does. Its number is the argument.
+WITHOUT_FIRST_THREAD = """
+import ctypes, sys, threading, time
+
+data = bytearray(b"x") * (32 << 20)
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
+"""
+EXIT_NUMBERS = {"x86_64": 60, "aarch64": 93}
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(os.uname().machine not in EXIT_NUMBERS, reason="the number of exit() is unknown")
+def test_a_process_whose_first_thread_has_ended_runs() -> None:
+    """Its directory in /proc is that of a zombie: without memory and descriptors, and with no limit for them."""
+    words = [sys.executable, "-c", WITHOUT_FIRST_THREAD, str(EXIT_NUMBERS[os.uname().machine])]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+        pid = process.pid
+        try:
+            wait_until(lambda: processes.first_state(pid) == "Z", 10)
+            assert processes.runs(pid) and processes.state(pid) == "S" and process.poll() is None
+            assert processes.memory_with_shared_bytes(pid) > 32 << 20
+            assert processes.memory_share_with_shared_bytes(pid) > 32 << 20
+            assert processes.descriptors(pid)[0] == "/dev/null"
+        finally:
+            process.kill()
+    assert not processes.runs(pid)
 
 
 def test_a_process_that_has_ended_has_read_no_byte() -> None:

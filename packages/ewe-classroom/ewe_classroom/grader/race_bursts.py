@@ -147,7 +147,7 @@ def left_detector_text(pid: int, program: Path, options: Mapping[str, str]) -> s
     ended, or hides its data, has not left it.
     """
     try:
-        exe = processes.look_inside(pid, lambda: os.readlink(f"/proc/{pid}/exe"))
+        exe = processes.look_inside(pid, lambda: os.readlink(f"/proc/{processes.living_thread(pid)}/exe"))
     except OSError:
         return ""
     if exe != str(program):
@@ -420,7 +420,9 @@ class Bursts:
             now = time.monotonic()
             # A server with a small backlog sleeps until the kernel of a client sends its next SYN.
             hang_s = max(self.hang_s, CONNECT_S) if self.scene.connecting() else self.hang_s
-            if not self.scene.subject.running() and not self.scene.pump(LAST_BYTES_S):
+            # A process that ends can be reaped only a moment after its last thread has ended.
+            has_ended = not self.scene.subject.running() and self.scene.subject.process.poll() is not None
+            if has_ended and not self.scene.pump(LAST_BYTES_S):
                 break
             if now - looked_at >= POLL_EVERY_S:
                 looked_at = now
