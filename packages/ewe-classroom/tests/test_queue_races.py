@@ -493,6 +493,34 @@ def test_a_program_in_c_cannot_silence_the_detector(tmp_path: Path, more: str, s
     assert found["status"] == "failed" and says in str(found["did"]), found["text"]
 
 
+@pytest.mark.needs("gcc")
+def test_a_server_in_c_may_wait_by_pselect(tmp_path: Path) -> None:
+    """The race detector runs the handler of a signal late if it does not know the call that the signal ends."""
+    edits = [
+        (
+            "struct pollfd watched = {listener, POLLIN, 0};",
+            "fd_set watched; FD_ZERO(&watched); FD_SET(listener, &watched);",
+        ),
+        ("ppoll(&watched, 1, NULL, &none)", "pselect(listener + 1, &watched, NULL, NULL, NULL, &none)"),
+    ]
+    found = built_verdict(tmp_path, "c", edits, "struct calls { int (*select)(int); };\n")
+    assert found["status"] == "passed", found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_server_in_c_may_be_one_file_without_a_makefile(tmp_path: Path) -> None:
+    files = lab("pool").files(lab("pool").variant("c"), solved=True)
+    text = "".join(files[name] for name in ("conversation.h", "conversation.c", "server.c"))
+    (tmp_path / "server.c").write_text(text.replace('#include "conversation.h"', ""))
+    command = ["cc", "-D_GNU_SOURCE", "-o", "server", "server.c", "-lpthread"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    report = tmp_path / "report.json"
+    command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]
+    run_grader(*command, "--command", f"{tmp_path}/server {{port}} {{root}} {{workers}}")
+    (found,) = json.loads(report.read_text())["verdicts"]
+    assert found["status"] == "passed", found["text"]
+
+
 @pytest.mark.needs("Go")
 def test_a_program_in_go_cannot_silence_the_detector(tmp_path: Path) -> None:
     edits = [

@@ -58,6 +58,7 @@ OPTIONS = {
     ":atexit_sleep_ms=200",
     "GORACE": "history_size=3:atexit_sleep_ms=200",
 }
+MAKEFILE_OF_ONE_SOURCE = "%: %.c\n\t$(CC) $(CFLAGS) -o $@ $< -lpthread\n"
 # Words of a source that knows of the detector: macros, functions and attributes; build tags
 NAMES_DETECTOR = {
     "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
@@ -220,12 +221,16 @@ class SanitizedBuild:
     def build_c(self) -> None:
         """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none.
 
+        A program without the lab's conversation.c is then one source.
+
         Raises BadSubject, ConfigError.
         """
         # The conditions with bad luck: CFLAGS includes this file in each source.
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
             copy(SHARED / "Makefile", self.directory / "Makefile")
+            if not (self.directory / "conversation.c").exists():
+                (self.directory / "Makefile").write_text(MAKEFILE_OF_ONE_SOURCE)
         name = self.sources.program.name
         (self.directory / name).unlink(missing_ok=True)  # make would take an existing program for finished
         self.submission.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
