@@ -46,12 +46,15 @@ class Scratch:
         remove_abandoned(prefix, parent)
         self.path = tempfile.mkdtemp(prefix=prefix, dir=parent)
         name = os.path.join(self.path, LOCK)
+        self.lock = -1
         try:
             self.lock = os.open(name + ".new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self.lock, fcntl.LOCK_EX)
             os.rename(name + ".new", name)
         except OSError:  # such as a full disk: without the lock, no later start would remove the directory
             remove(self.path)
+            if self.lock >= 0:
+                os.close(self.lock)
             raise
 
     def close(self) -> None:

@@ -114,6 +114,8 @@ def test_a_directory_that_cannot_be_locked_is_removed(
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", fails)
+    descriptors = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no locks"):
         Scratch(PREFIX, str(tmp_path))
     assert not list(tmp_path.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)

@@ -9,8 +9,8 @@
                                       ─▶ order    the order in which the grader takes equal clients
 
 A server that contains another student's numbers fails: a pool that always has 4 threads passes for one student in
-four. The numbers are not secret. Upper and lower case, spaces around a name, and the encoding of an accent make no
-difference.
+four. The numbers are not secret. Upper and lower case, spaces around a name, invisible characters, and the encoding
+of an accent make no difference.
 
 Without a seed, the numbers come from the lab's scheme.
 """
@@ -45,11 +45,21 @@ FILE_COUNT = 3
 MAX_NAME_CHARS = 100
 
 
+def plain_name(text: str) -> str:
+    """Return a name without invisible characters, and with ordinary blanks (the categories Cf and Zs of Unicode).
+
+    Persian names have U+200C between two letters, and a word processor writes U+00A0 between two names. Few people
+    can type them again, and str.isprintable() is false for both.
+    """
+    kinds = ((each, unicodedata.category(each)) for each in text)
+    return "".join(" " if kind == "Zs" else each for each, kind in kinds if kind != "Cf")
+
+
 class Seed:
     """The numbers of one student. name: the argument of --seed."""
 
     def __init__(self, name: str) -> None:
-        self.name = " ".join(name.split())
+        self.name = " ".join(plain_name(name).split())
         self.key = unicodedata.normalize("NFC", self.name).casefold()
 
     @classmethod

@@ -54,10 +54,15 @@ def table(results: dict[int, dict[str, Any]]) -> str:
         if row is None:
             lines.append(f"| {stage.lab} | {stage.what} | not run | | |")
             continue
-        text = row["text"].replace("|", "/")
-        advice = f"`{row['advice']}`: {text[:SHOWN]}" if row["advice"] else "nothing"
+        text = beginning(row["text"].replace("|", "/"))
+        advice = f"`{row['advice']}`: {text}" if row["advice"] else "nothing"
         lines.append(f"| {stage.lab} | {stage.what} | {row['mark']} | {row['seconds']} | {advice} |")
     return "\n".join(lines)
+
+
+def beginning(text: str) -> str:
+    """Return the first words of an advice. A cut number would name another line of a file."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN].rpartition(' ')[0]} …"
 
 
 def write(results: dict[int, dict[str, Any]]) -> None:

@@ -187,6 +187,7 @@ def test_a_client_without_its_own_file(is_answered: bool, received: int, says: s
         ("accept4: too many open files", None, "no descriptor was free"),
         ("KeyError: 'x'", 1, "its last words: KeyError: 'x'"),
         ("", -13, "ignore SIGPIPE"),
+        ("", -25, "a file has more than 64 MB; write less"),
         ("", None, ""),
     ],
 )

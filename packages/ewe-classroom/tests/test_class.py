@@ -19,6 +19,7 @@ import sys
 import tarfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -215,6 +216,35 @@ def test_a_repository_has_the_time_of_its_last_commit_and_runs_no_program_of_its
     assert not (tmp_path / "sprung").exists()
 
 
+READS_COMMIT = """
+import resource, sys
+from pathlib import Path
+from ewe_classroom.course import submissions
+
+submissions.MAX_GIT_BYTES = 32 << 20
+print(submissions.last_commit(Path(sys.argv[1])), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.needs("git")
+@pytest.mark.starts_processes
+def test_a_commit_that_is_large_in_memory_has_no_time(tmp_path: Path) -> None:
+    """Its object takes 120 KB on the disk, and with ten gigabytes of zeros it takes ten megabytes."""
+    github(tmp_path)
+    repository = tmp_path / "pool-submissions" / "pool-ada"
+    head = repository / ".git" / (repository / ".git" / "HEAD").read_text().split()[-1]
+    size = 128 << 20
+    commit = put(repository / ".git" / "objects" / "12" / ("34" * 19))
+    commit.write_bytes(zlib.compress(b"commit %d\0" % size + bytes(size), 1))
+    head.write_text("12" + "34" * 19 + "\n")
+    done = subprocess.run(
+        [sys.executable, "-c", READS_COMMIT, str(repository)], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    found, megabytes = done.stdout.split()
+    assert found == "None" and int(megabytes) < 128
+
+
 @pytest.mark.needs("git", "root")
 @pytest.mark.starts_processes
 def test_a_repository_of_another_account_has_the_time_of_its_last_commit(tmp_path: Path) -> None:
@@ -286,6 +316,22 @@ def test_a_student_keeps_the_key_when_another_of_this_name_hands_in() -> None:
     two, three = keys("2", "3"), keys("1", "2", "3")
     assert all(three[number] == key for number, key in two.items())
     assert keys("3")["3"] not in three.values()
+
+
+def test_invisible_characters_of_a_name_cost_no_extension(tmp_path: Path) -> None:
+    """A platform or a lecturer may write them or not: U+200C in Persian names, U+00A0 between two names."""
+    typed = "\u0639\u0644\u06cc\u0631\u0636\u0627 Zo\u00eb"
+    written = "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627\u00a0Zo\u00eb"
+    put(tmp_path / "class" / written / "server.py")
+    put(tmp_path / "class" / "ada" / "server.py")
+    names = [each.name for each in submissions.read(tmp_path / "class").hand_ins]
+    assert names == ["ada", typed]
+    result = graded(written, 50, sent=DUE + timedelta(days=2), identity={"Full name": typed})
+    rules = marks.MarkRules(due=DUE, percent_per_day=50.0, extensions={typed: 2})
+    mark = marks.mark_of(result, rules, 100, {})
+    assert mark.total == 50 and marks.unknown_students(rules, [result]) == []
+    table = marks.fill_table(put(tmp_path / "table.csv", f"Full name,Grade\n{written},\n"), None, [mark])
+    assert table.text == f"Full name,Grade\n{written},50\n" and not table.missing
 
 
 def test_a_name_that_is_not_utf_8_can_be_written(tmp_path: Path) -> None:
@@ -474,6 +520,27 @@ def test_a_header_of_an_archive_does_not_fill_the_memory(tmp_path: Path, kind: b
     path = with_long_header(tmp_path / "a.tar.gz", kind, 2 << 20)
     with pytest.raises(BadHandIn, match="a header of 2 MB"):
         files_of(HandIn("a", "a", [(path, "a.tar.gz")]), tmp_path / "to")
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+@pytest.mark.parametrize("large", [False, True])
+def test_the_list_of_a_zip_file_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comment: bytes, large: bool
+) -> None:
+    """A list of 100 MB would take 700 MB of memory before the first member is counted."""
+    if large:
+        monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 0)
+    with zipfile.ZipFile(tmp_path / "ada.zip", "w") as archive:
+        archive.comment = comment
+        for number in range(40):
+            archive.writestr(f"{'n' * 1000}{number}", "")
+    listed = submissions.directory_bytes(tmp_path / "ada.zip")
+    assert 40 * 1046 < listed < 40 * 1100
+    monkeypatch.setattr(submissions, "MAX_ENTRY_BYTES", 100)
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(BadHandIn, match="list of more than 40 files"):
+        submissions.unpack(tmp_path / "ada.zip", "ada.zip", target, submissions.SubmissionCounter(40))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
@@ -1035,6 +1102,7 @@ def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
     assert "'=cmd" in marks.fill_table(file, None, [mark]).text
 
 
+@pytest.mark.starts_processes
 def test_a_directory_of_all_accounts_is_not_closed(
     tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1269,7 +1337,9 @@ def test_a_students_module_does_not_replace_one_of_the_grader(
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_an_interrupted_run_leaves_no_grader_and_is_continued(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -1300,6 +1370,20 @@ def test_an_interrupted_run_leaves_no_grader_and_is_continued(
             process.kill()
     assert process.returncode == status and "Traceback" not in error
     wait_until(lambda: not graders_of(tmp_path), 30, "a grader lives on")
+
+
+@pytest.mark.starts_processes
+def test_without_private_networks_no_two_servers_run_beside_each_other(
+    tmp_path: Path, run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As in a container: a server could hold the workers of another student's server."""
+    monkeypatch.setattr(class_command, "may_have_private_network", lambda: False)
+    assert run_class({"ada": "", "bo": ""}, "--jobs", "2") == 0
+    said = capsys.readouterr()
+    assert "2 submissions (folders), 1 at a time" in said.out
+    assert "graded one at a time" in said.err
+    assert run_class({}, "--jobs", "1") == 0 and not capsys.readouterr().err
 
 
 def heed_interrupts() -> None:
@@ -1342,6 +1426,25 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.starts_processes
+def test_a_submission_that_takes_all_processes_stops_no_class(
+    run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No further grader can be started until it has ended."""
+    running: list[class_run.RunningGrader] = []
+    start = class_run.start_grader
+
+    def start_alone(*arguments: Any) -> class_run.RunningGrader:
+        if any(each.process.poll() is None for each in running):
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        running.append(start(*arguments))
+        return running[-1]
+
+    monkeypatch.setattr(class_run, "start_grader", start_alone)
+    assert run_class({"ada": "slow", "bo": "good", "cy": "slow"}, "--jobs", "3") == 0
+    assert len(running) == 3 and "0 not graded" in capsys.readouterr().out
 
 
 @pytest.mark.starts_processes
@@ -1389,6 +1492,7 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     assert "/ contains" in capsys.readouterr().err
 
 
+@pytest.mark.starts_processes
 def test_the_correct_servers_of_a_clone_are_hidden_from_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

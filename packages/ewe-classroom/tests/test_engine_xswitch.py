@@ -5,22 +5,36 @@ Each forger below is a correct engine with other work at its start. It passes th
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pwd
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from classroom_server import processes_of
+from classroom_server import AS_ROOT, processes_of
 from support.resources import open_python
 
 import ewe
 from ewe_classroom.course.one_source import solution
 from ewe_classroom.grader import engine_xswitch, scheme
-from ewe_classroom.grader.engine_xswitch import XSwitchAccounts, accounts_for, sitecustomize_text
+from ewe_classroom.grader.engine_scene import EngineScene
+from ewe_classroom.grader.engine_xswitch import (
+    XSwitchAccounts,
+    XSwitchServer,
+    accounts_for,
+    sitecustomize_text,
+)
 from ewe_classroom.grader.sandbox import OWN_UIDS, SHARED_DIRECTORIES, SandboxLimits, SubjectAccount
+from ewe_classroom.grader.scene import FailedExpectation, Scene
+from ewe_classroom.grader.subject import Subject
 
 # The grader, for an engine that runs under the Python of its first argument.
 GRADES = """
@@ -100,7 +114,7 @@ if os.fork() == 0:
 """
 
 
-def seen_by(directory: Path, work: str, *options: str) -> list[str]:
+def seen_by(directory: Path, work: str, *options: str, check: str = "engine-xswitch") -> list[str]:
     """Grade an engine that does this work at its start; return the lines that it has written to SEEN."""
     seen = directory / "seen"
     seen.touch()
@@ -109,7 +123,7 @@ def seen_by(directory: Path, work: str, *options: str) -> list[str]:
     (directory / "engine.py").write_text(f"{before}SEEN = {str(seen)!r}\n{work}\n\n{main}{after}")
     done = subprocess.run(
         [
-            *(sys.executable, "-c", GRADES, open_python(), "--lab", "engine", "--only", "engine-xswitch"),
+            *(sys.executable, "-c", GRADES, open_python(), "--lab", "engine", "--only", check),
             *(*options, "--work", "engine.py", "engine.py"),
         ],
         cwd=directory, capture_output=True, text=True, timeout=170, check=False,
@@ -151,16 +165,56 @@ def test_an_engine_behind_xswitch_reads_no_solution_and_no_other_submission(tmp_
 
 @pytest.mark.needs("root", "a Python for every account")
 @pytest.mark.starts_processes
-def test_an_engine_behind_xswitch_leaves_no_file_and_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("check", "engines"),
+    # An endless script ends the first engine of engine-xswitch.
+    [("engine-xswitch", 2), ("engine-answers", 1)],
+)
+def test_an_engine_leaves_no_file_and_no_process(check: str, engines: int, tmp_path: Path) -> None:
     directories = [each for each in SHARED_DIRECTORIES if os.path.isdir(each) and is_open(each)]
-    seen = seen_by(tmp_path, f"DIRECTORIES = {directories!r}\n{LEAVES}")
-    # An endless script has ended the first engine of the check.
-    assert len(seen) >= 2
+    seen = seen_by(tmp_path, f"DIRECTORIES = {directories!r}\n{LEAVES}", check=check)
+    assert len(seen) >= engines
     uid = account_of({*seen})
     left = [
         each.path for name in directories for each in os.scandir(name) if each.name.startswith("ewe-left-")
     ]
     assert [path for path in left if os.stat(path).st_uid == uid] == [] and processes_of(uid) == []
+
+
+@pytest.mark.starts_processes
+def test_an_engine_has_the_limits_of_a_server(tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text("import time\ndata = bytearray(9_000_000)\ntime.sleep(600)\n")
+    grades = GRADES.replace("sys.exit", "cli.subject.MAX_MEMORY_BYTES = 1 << 20\nsys.exit")
+    subprocess.run(
+        [*(sys.executable, "-c", grades, sys.executable, "--lab", "engine", "--only", "engine-answers"),
+         *("--json", "report.json", *AS_ROOT, "engine.py")],
+        cwd=tmp_path, capture_output=True, timeout=170, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    (verdict,) = json.loads((tmp_path / "report.json").read_text())["verdicts"]
+    assert "it uses too much: its processes use" in verdict["did"] and "MB of memory" in verdict["did"]
+
+
+def test_an_answer_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_xswitch, "MAX_OUTPUT_BYTES", 1 << 20)
+    server = object.__new__(XSwitchServer)
+    server.scene = cast(EngineScene, Scene(cast(Subject, SimpleNamespace(site=None, workers=1))))
+    server.scene.asked = 0
+
+    def flood() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(16):
+                connection.sendall(b"x" * (1 << 20))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.port = listener.getsockname()[1]
+        floods = threading.Thread(target=flood)
+        floods.start()
+        with pytest.raises(FailedExpectation, match="got more than 1 MB"):
+            server.ask("/cgi-bin/probe.py")
+        floods.join()
 
 
 def is_open(directory: str) -> bool:

@@ -171,6 +171,20 @@ def test_a_submission_without_a_verdict_earns_nothing() -> None:
     assert Graded(Report("pool", "The pool", "server.py", [], refused="not Python")).of(10) == 0
 
 
+@pytest.mark.starts_processes
+def test_a_grader_that_cannot_be_started_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a notebook goes on, so neither a directory nor a descriptor may stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match="null byte"):
+        check("a file\0of no system")
+    with pytest.raises(FileNotFoundError):
+        Grader([], directory=str(tmp_path / "nowhere"))
+    assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_notebook_keeps_only_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 of them come in a second, each with the timelines of all checks."""
     earlier: list[weakref.ref[Report]] = []

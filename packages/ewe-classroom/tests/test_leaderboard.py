@@ -92,6 +92,21 @@ def test_a_file_that_a_student_has_made_up_is_left_out(
     assert "made-up.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
 
 
+def test_a_submission_in_the_results_of_a_class_is_no_result(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A student could hand in a report with another student's name."""
+    (directory / "students" / "ed").mkdir(parents=True)
+    (directory / "students" / "ed" / "report.json").write_text(json.dumps(result("Ed", 0.6)))
+    for place in ("files", "files.new", "files/lab/deep"):
+        folder = directory / "students" / "eve" / place
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_text(json.dumps(result("Ada", 0.2, began=9.0)))
+    assert board(str(directory), "--json", str(directory / "board")) == 0
+    rates = {row["name"]: row["rate"] for row in json.loads((directory / "board").read_text())["rows"]}
+    assert (rates["Ada"], rates["Ed"]) == (1.5, 0.6)
+
+
 def test_a_student_with_folders_of_any_depth_stops_no_leaderboard(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,6 +193,41 @@ def test_a_requirement_of_another_python_is_in_no_pack(monkeypatch: pytest.Monke
     assert [each.partition("==")[0] for each in wheels.requirements()] == ["jinja2"]
 
 
+@pytest.mark.parametrize(
+    ("needs", "says"),
+    [
+        (
+            ["no-such-distribution>=1"],
+            "ewe-classroom needs no-such-distribution, which is not installed here",
+        ),
+        (None, "ewe-classroom is not installed here"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_said_in_one_line(
+    needs: list[str] | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the pack would be written, and could not be installed."""
+
+    def requires(name: str) -> list[str]:
+        if needs is None:
+            raise wheels.metadata.PackageNotFoundError(name)
+        return needs
+
+    monkeypatch.setattr(wheels.metadata, "requires", requires)
+    with pytest.raises(ConfigError, match=says):
+        wheels.requirements()
+
+
+def test_the_wheel_of_a_library_replaces_it_however_its_name_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = {"ewe-classroom": ["Ruamel.YAML_clib>=1"], "ruamel-yaml-clib": []}
+    monkeypatch.setattr(wheels.metadata, "requires", needs.get)
+    monkeypatch.setattr(wheels.metadata, "version", lambda name: "1.0")
+    assert wheels.requirements() == ["ruamel-yaml-clib==1.0"]
+    assert wheels.project_of("ruamel.yaml_clib-1.0-py3-none-any.whl") == "ruamel-yaml-clib"
+
+
 @pytest.mark.starts_processes
 def test_a_zip_file_keeps_the_execute_bits(tmp_path: Path, all_wheels: wheels.Wheels) -> None:
     packs.write(packs.pack(plan(all_wheels), "gradescope"), tmp_path / "pack.zip")

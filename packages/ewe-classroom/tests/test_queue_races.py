@@ -202,6 +202,34 @@ def test_a_report_that_the_program_makes_itself_has_no_points(tmp_path: Path, li
     assert found["did"] == queue_races.FORGED
 
 
+WATCHES = """if __name__ == "__main__":
+    import glob, os, threading, time
+
+    def parent_of(words):
+        return int(open(words.replace("cmdline", "stat")).read().rpartition(")")[2].split()[1])
+
+    def watch():
+        while True:
+            for each in glob.glob("/proc/[0-9]*/cmdline"):
+                try:
+                    if b"ewe_explore" in open(each, "rb").read() and parent_of(each) == os.getppid():
+                        open(SEEN, "w").close()
+                except OSError:
+                    pass
+            time.sleep(0.05)
+
+    threading.Thread(target=watch, daemon=True).start()
+"""
+
+
+def test_the_server_does_not_run_beside_the_explorer(tmp_path: Path) -> None:
+    """Both have one account: the server could stop the explorer, or change its memory."""
+    seen = tmp_path / "seen"
+    watches = WATCHES.replace("SEEN", repr(str(seen)))
+    found = verdict(tmp_path, FILES["server.py"].replace(IMPORT, f"{IMPORT}{watches}", 1))
+    assert found["status"] == "passed" and not seen.exists(), found["text"]
+
+
 @pytest.mark.needs("a mount namespace")
 def test_the_explorer_shows_no_model_of_ewe_to_the_queue(tmp_path: Path) -> None:
     """The queue could keep a copy of the model, and a later start of the server run it."""
@@ -393,6 +421,31 @@ __attribute__((constructor)) static void again(int count, char **words)
     execv("/proc/self/exe", words);
 }
 """
+# As a server does that writes a log.
+WRITES_ELSEWHERE = """
+#include <fcntl.h>
+__attribute__((constructor)) static void elsewhere(void)
+{
+    int null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    dup2(null, 2);
+}
+"""
+REMOVES_REPORTS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+__attribute__((destructor)) static void removes(void)
+{
+    char name[] = "TSAM_OPTIONS", line[4096];
+    name[3]++;
+    if (getenv(name) == NULL)
+        return;
+    snprintf(line, sizeof line, "rm -f %s.*", strstr(getenv(name), "log_path=") + 9);
+    if (system(line) != 0)
+        abort();
+}
+"""
 GO_STARTS_AGAIN = """
 var served int
 
@@ -430,12 +483,42 @@ def built_verdict(directory: Path, way: str, edits: list[tuple[str, str]], more:
         pytest.param(PASTED_NAME, "names the race detector: after the preprocessor", id="a pasted name"),
         pytest.param(ASSEMBLED_NAME, "names the race detector: after the compiler", id="an assembled name"),
         pytest.param(STARTS_AGAIN, "started itself again with TSAN_OPTIONS=", id="other options"),
+        pytest.param(WRITES_ELSEWHERE, "a data race on `served`", id="another error output"),
+        pytest.param(REMOVES_REPORTS, "the report is not there", id="no reports"),
     ],
 )
 def test_a_program_in_c_cannot_silence_the_detector(tmp_path: Path, more: str, says: str) -> None:
     declared = ("static void stop(", "static int served;\n\nstatic void stop(")
     found = built_verdict(tmp_path, "c", [RACE_IN_C, declared], more)
     assert found["status"] == "failed" and says in str(found["did"]), found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_server_in_c_may_wait_by_pselect(tmp_path: Path) -> None:
+    """The race detector runs the handler of a signal late if it does not know the call that the signal ends."""
+    edits = [
+        (
+            "struct pollfd watched = {listener, POLLIN, 0};",
+            "fd_set watched; FD_ZERO(&watched); FD_SET(listener, &watched);",
+        ),
+        ("ppoll(&watched, 1, NULL, &none)", "pselect(listener + 1, &watched, NULL, NULL, NULL, &none)"),
+    ]
+    found = built_verdict(tmp_path, "c", edits, "struct calls { int (*select)(int); };\n")
+    assert found["status"] == "passed", found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_server_in_c_may_be_one_file_without_a_makefile(tmp_path: Path) -> None:
+    files = lab("pool").files(lab("pool").variant("c"), solved=True)
+    text = "".join(files[name] for name in ("conversation.h", "conversation.c", "server.c"))
+    (tmp_path / "server.c").write_text(text.replace('#include "conversation.h"', ""))
+    command = ["cc", "-D_GNU_SOURCE", "-o", "server", "server.c", "-lpthread"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    report = tmp_path / "report.json"
+    command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]
+    run_grader(*command, "--command", f"{tmp_path}/server {{port}} {{root}} {{workers}}")
+    (found,) = json.loads(report.read_text())["verdicts"]
+    assert found["status"] == "passed", found["text"]
 
 
 @pytest.mark.needs("Go")

@@ -29,6 +29,12 @@ def test_numbers_are_stable_and_spread() -> None:
         assert Seed(name).port == ada.port
         assert Seed(name).order("x", "abcde") == ada.order("x", "abcde")
     assert Seed("J\u00fcrgen").port == Seed("Ju\u0308rgen").port
+    # Persian and Arabic letters, and a blank that does not break
+    assert (
+        Seed.read("\u0639\u0644\u06cc\u200c\u0631\u0636\u0627").port
+        == Seed("\u0639\u0644\u06cc\u0631\u0636\u0627").port
+    )
+    assert Seed.read("ada\u00a0lovelace\u200e").port == ada.port
     workers = [Seed(name).workers(4) for name in NAMES]
     assert {workers.count(number) > 30 for number in (3, 4, 5, 6)} == {True} and len(set(workers)) == 4
     assert len({Seed(name).port for name in NAMES}) > 150

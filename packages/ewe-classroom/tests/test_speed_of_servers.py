@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -222,7 +223,9 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
         plan = scheme.SpeedPlan("solution" if name == "bad" else "thread", 4)
         port = processes.free_port()
         with Subject(from_command(command), site, 4, SandboxLimits(), port, tmp_path / "output") as student:
-            found[name] = speed.run_speed(student, plan, "thread", tmp_path, processes.free_port())
+            found[name] = speed.run_speed(
+                student, plan, "thread", tmp_path, processes.free_port(), own_network=False
+            )
             assert processes.runs(student.pid) and student.family() == [student.pid]
     assert families == [[True], [True]]  # the reference is none of the student's processes
     good, bad = found["good"], found["bad"]
@@ -230,3 +233,49 @@ def test_a_server_beside_its_reference_and_one_that_fails_at_twice_its_claim(
     assert 0.02 < good.rate.median < 50 and good.p99 is not None and good.memory_kib is not None
     assert good.reference == "ewe --model thread" and bad.reference == "the lab's solution (thread)"
     assert bad.failure.startswith("with 8 clients at once, twice the 4 that it claims") and bad.rate is None
+
+
+# A correct server, which also tries to connect to the port of its last argument.
+CONNECTS = """
+import os, runpy, socket, sys, threading, time
+
+seen, port = sys.argv.pop(), int(sys.argv.pop())
+
+def connect():
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            open(seen, "w").close()
+        except OSError:
+            time.sleep(0.01)
+
+threading.Thread(target=connect, daemon=True).start()
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("own_network", [False, True])
+def test_a_server_cannot_connect_to_the_reference_in_its_own_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_network: bool
+) -> None:
+    """It could hold the workers of the reference, and so raise its own ratio."""
+    for name, value in (("SLICE_S", 0.03), ("MIN_PAIRS", 2), ("MAX_PAIRS", 2)):
+        monkeypatch.setattr(speed, name, value)
+    tmp_path.chmod(0o755)
+    (tmp_path / "connects.py").write_text(CONNECTS)
+    port, reference_port, seen = processes.free_port(), processes.free_port(), tmp_path / "seen"
+    words = [
+        str(tmp_path / "connects.py"), str(ZOO / "correct.py"), "thread", "{port}", "{root}", "{workers}",
+        str(reference_port), str(seen),
+    ]  # fmt: skip
+    command = from_command(f"{PYTHON} -S {' '.join(map(quote, words))}")
+    network = os.readlink("/proc/thread-self/ns/net")
+    site, limits, plan = ServedFiles(tmp_path), SandboxLimits(), scheme.SpeedPlan("thread", 4)
+    with Subject(command, site, 4, limits, port, tmp_path / "output") as student:
+        found = speed.run_speed(student, plan, "thread", tmp_path, reference_port, own_network=own_network)
+    assert not found.failure and found.rate is not None
+    assert seen.exists() != own_network
+    assert os.readlink("/proc/thread-self/ns/net") == network

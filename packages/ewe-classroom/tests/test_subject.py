@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,17 +16,29 @@ from typing import Any, cast
 
 import pytest
 from classroom_server import make_nested
+from support.server import wait_until
 
+from ewe.config.messages import ConfigError
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import engine_scene, processes, queue_races, race_bursts, run_scene, subject
+from ewe_classroom.grader import (
+    engine_scene,
+    processes,
+    queue_races,
+    race_bursts,
+    run_scene,
+    site_programs,
+    subject,
+)
+from ewe_classroom.grader import scene as scene_module
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
-from ewe_classroom.grader.sandbox import SubjectAccount
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount
 from ewe_classroom.grader.scene import FailedExpectation, Scene, SceneClient
 from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
+from ewe_classroom.grader.submission import Submission
 
 # The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
 # second one its children, which the grader then has adopted.
@@ -93,6 +108,49 @@ def test_a_server_that_removes_the_reports_of_the_race_detector_or_its_trace_fai
         bursts.traced_positions()
 
 
+@pytest.mark.parametrize("building", [False, True])
+def test_a_submission_for_which_this_machine_has_no_process_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, building: bool
+) -> None:
+    """The grader has a fault then, and the submission is graded again. Wrong usage would end the whole class."""
+    site = subject.ServedFiles(tmp_path)
+
+    def start(number: int) -> None:
+        def fails(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(subprocess, "Popen", fails)
+        command = subject.StartCommand(("server",), tmp_path, "server")
+        if building:
+            submission.build("make")
+        else:
+            Subject(command, site, 1, SandboxLimits(), 0, tmp_path / "output")
+
+    submission = Submission(tmp_path, SandboxLimits(), str(tmp_path))
+    try:
+        for number in subject.FAULTS_OF_MACHINE:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                start(number)
+        with pytest.raises(ConfigError if building else subject.NotStarted, match="Exec format error"):
+            start(errno.ENOEXEC)
+    finally:
+        submission.close()
+
+
+def test_a_full_gate_is_no_fault_of_the_grader(tmp_path: Path) -> None:
+    """Every account may write into the FIFO of a gate."""
+    root = tmp_path / "site"
+    root.mkdir()
+    site_programs.write(root)
+    gate = os.open(site_programs.gate_of(root, "gate-1"), os.O_RDWR | os.O_NONBLOCK)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(gate, b"x" * 4096)
+    assert site_programs.open_gate(root, "gate-1")
+    os.close(gate)
+    assert not site_programs.open_gate(root, "gate-1")
+
+
 LONG_NAME = "a" * 300
 
 
@@ -137,12 +195,74 @@ def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
     notes: list[dict[str, Any]] = []
     client = object.__new__(SceneClient)
     client.name, client.received_bytes, client.reader = "A", 0, ResponseSplitter()
-    client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
+    client.scene = cast(
+        Scene, SimpleNamespace(note=lambda **note: notes.append(note), flood_text=lambda more_bytes: "")
+    )
     client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
     for _ in range(8):
         client.receive()
     assert [note["bytes"] for note in notes if note["do"] == "got"] == ["HTTP/1.1 200 OK\r\n"] * 2
     assert len(client.answers) == 1
+
+
+def test_many_connections_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may have 32 MB, and a check has up to 400 of them."""
+    monkeypatch.setattr(scene_module, "MAX_SCENE_BYTES", 1 << 20)
+    body = b"x" * (700 << 10)
+
+    def flood() -> None:
+        for _ in range(3):
+            connection, _ = listener.accept()
+            connections.append(connection)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + body)
+
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        floods = threading.Thread(target=flood)
+        floods.start()
+        port = listener.getsockname()[1]
+        scene = Scene(cast(Subject, SimpleNamespace(site=None, workers=0, port=port)))
+        clients = [scene.client() for _ in range(3)]
+        while scene.received_bytes < 3 * len(body):
+            scene.pump(0.1)
+            if any(client.reader.too_much for client in clients):
+                break
+        for each in clients:
+            each.sock.close()
+        floods.join()
+        for connection in connections:
+            connection.close()
+    faults = [client.reader.fault for client in clients if client.reader.too_much]
+    assert set(faults) == {"more than 1 MB on all connections together"}
+
+
+# The system call exit() ends one thread alone, as pthread_exit() does. Its number is the argument.
+WITHOUT_FIRST_THREAD = """
+import ctypes, sys, threading, time
+
+data = bytearray(b"x") * (32 << 20)
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
+"""
+EXIT_NUMBERS = {"x86_64": 60, "aarch64": 93}
+
+
+@pytest.mark.starts_processes
+@pytest.mark.skipif(os.uname().machine not in EXIT_NUMBERS, reason="the number of exit() is unknown")
+def test_a_process_whose_first_thread_has_ended_runs() -> None:
+    """Its directory in /proc is that of a zombie: without memory and descriptors, and with no limit for them."""
+    words = [sys.executable, "-c", WITHOUT_FIRST_THREAD, str(EXIT_NUMBERS[os.uname().machine])]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+        pid = process.pid
+        try:
+            wait_until(lambda: processes.first_state(pid) == "Z", 10)
+            assert processes.runs(pid) and processes.state(pid) == "S" and process.poll() is None
+            assert processes.memory_with_shared_bytes(pid) > 32 << 20
+            assert processes.memory_share_with_shared_bytes(pid) > 32 << 20
+            assert processes.descriptors(pid)[0] == "/dev/null"
+        finally:
+            process.kill()
+    assert not processes.runs(pid)
 
 
 def test_a_process_that_has_ended_has_read_no_byte() -> None:

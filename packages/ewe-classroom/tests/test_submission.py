@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import mmap
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,12 +23,11 @@ from typing import cast
 import pytest
 from classroom_server import processes_of
 from support.proc import alive
-from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import race_bursts, sandbox, scheme
+from ewe_classroom.grader import processes, race_bursts, sandbox, scheme, sources, subject
 from ewe_classroom.grader import submission as submissions
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.sandbox import (
@@ -38,7 +41,7 @@ from ewe_classroom.grader.sandbox import (
 )
 from ewe_classroom.grader.sanitizers import mention_in_sources, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
-from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources
+from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources, has_build_info
 from ewe_classroom.grader.subject import BadSubject, Subject
 from ewe_classroom.grader.submission import Submission
 
@@ -316,6 +319,40 @@ def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Pa
         race_bursts.unchanged_sources(scene)
 
 
+READS_PROGRAM = """
+import sys
+from ewe_classroom.grader.sources import has_build_info
+
+for _ in range(20):
+    has_build_info(sys.argv[1])
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_program_that_becomes_shorter_while_it_is_read_ends_no_grader(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.touch()
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reader = subprocess.Popen([sys.executable, "-c", READS_PROGRAM, str(program)], env=variables)
+    while reader.poll() is None:
+        os.truncate(program, 64 << 20)
+        time.sleep(0.002)
+        os.truncate(program, 0)
+    assert reader.returncode == 0
+
+
+def test_the_mark_of_a_program_in_go_may_lie_across_two_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "READ_BYTES", 32)
+    program = tmp_path / "server"
+    for before in range(70):
+        program.write_bytes(b"x" * before + BUILD_INFO + b"x" * 9)
+        assert has_build_info(program)
+    program.write_bytes(b"x" * 30 + BUILD_INFO[:-1] + b"x" * 40)
+    assert not has_build_info(program)
+
+
 CLAIMS = """
 import sys
 from ewe_classroom.grader import sandbox
@@ -334,7 +371,7 @@ def test_two_graders_claim_different_user_ids(tmp_path: Path, monkeypatch: pytes
 
     def claims_in_another_grader(uid: int) -> str:
         claim = [sys.executable, "-c", CLAIMS, str(tmp_path / "locks"), str(uid)]
-        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(claim, env=variables, capture_output=True, text=True, check=True).stdout
 
     first, second = own_account(), own_account()
@@ -380,7 +417,7 @@ def seen_by(directory: Path, program: str, *options: str) -> str:
             *(*options, "server"),
         ],
         cwd=directory, capture_output=True, timeout=170, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     return seen.read_text()
 
@@ -456,6 +493,42 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
+def test_the_process_that_ends_an_account_gets_no_signal_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGSTOP would keep the grader waiting for that process, and the submission would outlive the grader."""
+    account, kill = own_account(), os.kill
+    ready, go = os.pipe(), os.pipe()
+
+    def kill_later(pid: int, number: int) -> None:  # within the forked process
+        os.write(ready[1], b"%d" % os.getpid())
+        os.read(go[0], 1)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill_later)
+    sleeper = subprocess.Popen(["sleep", "600"], preexec_fn=SandboxLimits(account), start_new_session=True)
+    ends = threading.Thread(target=end_account, args=[account])
+    ends.start()
+    killer = int(os.read(ready[0], 20))
+    try:
+        command = ["sh", "-c", f"kill -STOP {killer}"]
+        done = subprocess.run(
+            command, preexec_fn=SandboxLimits(account), capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0 and "not permitted" in done.stderr
+        os.write(go[1], b"!")
+        assert sleeper.wait(20) == -signal.SIGKILL
+    finally:
+        os.write(go[1], b"!")
+        with contextlib.suppress(ProcessLookupError):
+            kill(killer, signal.SIGCONT)
+        ends.join()
+        sleeper.kill()
+        sleeper.wait()
+        for each in (*ready, *go):
+            os.close(each)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
 def test_a_submission_gains_nothing_from_a_setuid_file(tmp_path: Path) -> None:
     """Neither from sudo, nor from a submitted file of root."""
     program = tmp_path / "id"
@@ -520,6 +593,29 @@ def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch
         assert sandbox.disk_bytes_of(account, Path(scratch.path), []) >= 1 << 20
     finally:
         scratch.close()
+
+
+SHARES = """#!/bin/sh
+perl -e 'print defined(shmget(4711, 1536 << 20, 01666)) ? "taken" : "refused"' > SEEN
+exit 1
+"""
+
+
+@pytest.mark.needs("root", "Perl")
+@pytest.mark.starts_processes
+def test_shared_memory_that_no_process_uses_has_a_limit(tmp_path: Path) -> None:
+    """It counts as the memory of no process, so the kernel would end others when the memory is full."""
+    assert seen_by(tmp_path, SHARES) == "refused"
+
+
+def test_memory_that_processes_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = subject.ExcessWatch(None, Path("/"))
+    used = processes.memory_share_with_shared_bytes(os.getpid())
+    monkeypatch.setattr(subject, "MAX_MEMORY_BYTES", used + (16 << 20))
+    assert not watch.text([os.getpid()])
+    with mmap.mmap(-1, 32 << 20) as memory:
+        memory.write(b"x" * len(memory))
+        assert "MB of memory; the limit is" in watch.text([os.getpid()])
 
 
 FINDS = """#!/bin/sh
@@ -614,12 +710,17 @@ def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > fill; sleep 60", "its files take 2 MB"),
         (
             "MAX_DISK_BYTES",
+            'perl -e \'for (1..600) { open(my $f, ">", "/tmp/ewe-fill-$$-$_") } sleep 60\'',
+            "its files take 2 MB",
+        ),
+        (
+            "MAX_DISK_BYTES",
             "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3; sleep 60",
             "its files take 2 MB",
         ),
         ("MAX_MEMORY_BYTES", "perl -e '$x = \"x\" x 9000000; sleep 60'", "MB of memory"),
     ],
-    ids=["tmp", "work", "removed", "memory"],
+    ids=["tmp", "work", "empty", "removed", "memory"],
 )
 def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     tmp_path: Path, limit: str, program: str, says: str
@@ -630,7 +731,8 @@ def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     subprocess.run(
         [sys.executable, "-c", grades, "--lab", "serial", "--only", "answers", "--work", "server",
          "--json", str(tmp_path / "report.json"), "server"],
-        cwd=tmp_path, capture_output=True, timeout=170, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path, capture_output=True, timeout=170, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     (verdict,) = json.loads((tmp_path / "report.json").read_text())["verdicts"]
     assert "before it listens" in verdict["did"] and says in verdict["did"]

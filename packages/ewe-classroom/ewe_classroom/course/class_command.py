@@ -34,6 +34,7 @@ from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.similarity import MAX_PAIRS, SimilarPair, needs_copydetect, similar
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.formats import check_writable
+from ewe_classroom.grader.sandbox import may_have_private_network
 
 RESULT_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
 MAX_JOBS = 64
@@ -66,19 +67,32 @@ def grade(options: argparse.Namespace) -> int:
         check_writable(results / name)
     with unpacked(options.folder) as folder:
         layout = submissions.read(folder, variant.work[0], results)
-        count = len(layout.hand_ins)
-        print(
-            f"{lab.title}: {count} submissions ({layout.platform}), {options.jobs} at a time; results in {results}"
-        )
+        count, jobs = len(layout.hand_ins), simultaneous(options.jobs)
+        print(f"{lab.title}: {count} submissions ({layout.platform}), {jobs} at a time; results in {results}")
         # A graded program may not copy another submission, a mark, or a solution.
         hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
         plan = ClassPlan(
-            lab, variant, results, jobs=options.jobs, limit_s=options.limit, seeded=options.seeded,
+            lab, variant, results, jobs=jobs, limit_s=options.limit, seeded=options.seeded,
             user=options.user, hidden=hidden, own=tuple(options.own), scheme=options.scheme,
         )  # fmt: skip
         with ended_by_sigterm():
             graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
     return write_results(options, plan, rules, graded)
+
+
+def simultaneous(jobs: int) -> int:
+    """Return how many submissions may be graded at a time: 1 if the system refuses them private networks.
+
+    In a common network a server could hold the workers of another student's server. jobs: of the command line.
+    """
+    if jobs == 1 or may_have_private_network():
+        return jobs
+    print(
+        "ewe-course: this system refuses private networks, in which no server reaches that of another student: the"
+        " submissions are graded one at a time",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def check_options(options: argparse.Namespace) -> None:

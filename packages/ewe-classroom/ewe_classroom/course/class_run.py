@@ -43,6 +43,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,15 +51,16 @@ from ewe import __version__
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course.labs import Lab, LabVariant
 from ewe_classroom.course.own_parts import scheme_file
-from ewe_classroom.course.submissions import BadHandIn, HandIn, directory_of, take_files, walk
+from ewe_classroom.course.submissions import STUDENTS, BadHandIn, HandIn, directory_of, take_files, walk
 from ewe_classroom.grader import apart, go_cache
+from ewe_classroom.grader.processes import end_with_parent
+from ewe_classroom.grader.subject import FAULTS_OF_MACHINE
 from ewe_classroom.grader.verdicts import NOT_RUN
 from ewe_classroom.seeds import Seed
 
 # Beyond the limit of a run, until ewe-grade is killed: it stops the server, and writes its report.
 GRACE_S = 30.0
 BUILD_AND_GRACE_S = 120.0 + GRACE_S  # ewe-grade's limit of a build, and its own end
-STUDENTS = "students"
 MAX_REPORT_BYTES = 4 << 20
 MAX_PROBLEM_CHARS = 300
 WRONG_USAGE = 2  # exit status of ewe-grade
@@ -483,12 +485,19 @@ def in_parallel(
     when the process ends (pidfd_open(2)).
     """
     running: dict[int, RunningGrader] = {}  # pidfd -> grader
-    not_started = list(reversed(waiting))  # pop() takes the last one, which is the first of `waiting`
+    not_started = list(reversed(waiting))  # the last one, which pop() takes, is the first of `waiting`
     with selectors.DefaultSelector() as selector:
         try:
             while not_started or running:
                 while not_started and len(running) < plan.jobs:
-                    grader = start_grader(plan, not_started.pop(), given_directory)
+                    try:
+                        grader = start_grader(plan, not_started[-1], given_directory)
+                    except OSError as reason:
+                        # A submission that is graded now may take all processes: its end makes room.
+                        if reason.errno not in FAULTS_OF_MACHINE or not running:
+                            raise
+                        break
+                    not_started.pop()
                     try:
                         descriptor = os.pidfd_open(grader.process.pid)
                     except OSError:  # no descriptor is free
@@ -526,13 +535,15 @@ def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
 def start_grader(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path | None) -> RunningGrader:
     """Start ewe-grade in the directory of a submission.
 
-    It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
+    It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders. If
+    this process is killed, the kernel asks the grader to end: the next run of the command writes to the same files.
     """
     hand_in = waiting.hand_in
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             plan.command(hand_in, given_directory), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True, env=grader_environment(),
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),
         )  # fmt: skip
     end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
     return RunningGrader(hand_in, process, waiting.graded_work, end_s)

@@ -1,12 +1,13 @@
 """The leaderboard of a lab: one table of the files that `ewe-grade --speed --json FILE` wrote for students.
 
-    submissions/ada/report.json ─┐
-    submissions/bo/report.json  ─┼─▶ read() ─▶ entries ─▶ standings() ─▶ page, CSV, JSON, a table for a terminal
-    submissions/cy/report.json  ─┘
+    reports/ada.json ─┐
+    reports/bo.json  ─┼─▶ read() ─▶ entries ─▶ standings() ─▶ page, CSV, JSON, a table for a terminal
+    reports/cy.json  ─┘
 
 A student's name is the argument of ewe-grade's --student or --seed. Without both it is the name of the file or, if
 the file has a general name such as report.json, the name of the directory. Of several files with one name, the
-latest counts.
+latest counts. No file shows who has written it, so the directory must have no files of students: such a file could
+have any name and any figure. In the results of a class (class_run.py), the copies of the submissions are left out.
 
 The rules are those of speed.py. A server that failed a request has no speed and gets no row. A server with a spread
 above the limit of speed.py gets a row without a rank.
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course.submissions import all_paths
+from ewe_classroom.course.submissions import STUDENTS, SUBMISSION_COPIES, all_paths
 from ewe_classroom.grader.formats import rate_of_claim
 
 FORMAT = "ewe-grade/1"
@@ -101,7 +102,9 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
             f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
     found: dict[str, LeaderboardEntry] = {}
-    for path in sorted(each for each in all_paths(directory) if each.suffix == ".json"):
+    for path in sorted(
+        each for each in all_paths(directory) if each.suffix == ".json" and not is_copy_of_submission(each)
+    ):
         try:
             entry = entry_of(path)
         except (OSError, *BAD_CONTENTS) as reason:
@@ -121,6 +124,13 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
             f"{directory} has results of several labs; choose one with --lab: {', '.join(labs)}"
         )
     return list(found.values())
+
+
+def is_copy_of_submission(path: Path) -> bool:
+    """Return whether a file was handed in: it is below students/KEY/files in the results of a class."""
+    return any(
+        parent.name in SUBMISSION_COPIES and parent.parent.parent.name == STUDENTS for parent in path.parents
+    )
 
 
 def entry_of(path: Path) -> LeaderboardEntry:

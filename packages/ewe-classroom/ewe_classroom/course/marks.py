@@ -42,6 +42,7 @@ from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.course.class_run import GradedHandIn
 from ewe_classroom.course.leaderboard import as_csv, no_formula
 from ewe_classroom.grader.formats import write
+from ewe_classroom.seeds import plain_name
 
 DAY_S = 86400.0
 MANUAL_FILE = "manual.csv"
@@ -157,11 +158,11 @@ def rule_days(path: Path, name: str, value: object) -> int:
 
 
 def normalize_name(name: str) -> str:
-    """Return a name by which two spellings are compared: single blanks, no difference of case.
+    """Return a name by which two spellings are compared: single blanks, no difference of case, nothing invisible.
 
     An accent may be a part of its letter or a separate character, as macOS writes it in the names of files.
     """
-    return unicodedata.normalize("NFC", " ".join(name.split()).casefold())
+    return unicodedata.normalize("NFC", " ".join(plain_name(name).split()).casefold())
 
 
 def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[str]:

@@ -39,10 +39,16 @@ from pathlib import Path
 from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.seeds import plain_name
 
+STUDENTS = "students"  # the directory of the results that has one directory for each student
+SUBMISSION_COPIES = ("files", "files.new")  # directories of a student's results: the copies of the submission
 MAX_FILES = 5000  # of one submission
 MAX_BYTES = 256 << 20  # of one submission
 MAX_STUDENTS = 5000
+GIT_TIMEOUT_S = 20.0
+MAX_GIT_BYTES = 256 << 20  # of git's memory; the last commit needs some megabytes
 MAX_DEPTH = 3  # folders within a submission
 MAX_LEVELS = 100  # folders within each other; Path.mkdir(parents=True) calls itself for each level
 # The depth to which an archive is unpacked: enough that a submission in the archive of a class exceeds MAX_LEVELS.
@@ -52,6 +58,9 @@ MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
+ZIP_END = b"PK\5\6"  # the beginning of the record at the end of a zip file
+MAX_ZIP_END_BYTES = 76 + 22 + 65535  # of the two records, and a comment
+MAX_ENTRY_BYTES = 1024  # of a member in the list of a zip file, on average: 46, its name, and extra fields
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 EXTENDED_TIMESTAMP = 0x5455  # the kind of an extra field of a zip file's member: times in UTC (Info-ZIP)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
@@ -304,9 +313,11 @@ def last_commit(repository: Path) -> datetime | None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=GIT_TIMEOUT_S,
             check=True,
             stdin=subprocess.DEVNULL,
+            # An object of the repository may be small on the disk, and fill the memory.
+            preexec_fn=SandboxLimits(data_bytes=MAX_GIT_BYTES),
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -390,8 +401,11 @@ def archive_suffix(name: str) -> str:
 
 
 def as_utf8_line(text: str) -> str:
-    """Return a name as UTF-8 can write it, in one line. A name from an old archive may have bytes of Latin-1."""
-    return one_line(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    """Return a name as UTF-8 can write it, in one line, without invisible characters (plain_name()).
+
+    A name from an old archive may have bytes of Latin-1.
+    """
+    return one_line(plain_name(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
 
 
 def make_keys_unique(hand_ins: list[HandIn]) -> None:
@@ -530,6 +544,9 @@ def path_inside(target: Path, name: str) -> Path:
 
 def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     """Unpack the regular files of a zip file, with their execute bits."""
+    # Before: zipfile reads the whole list of members into memory, and needs seven times its size.
+    if directory_bytes(archive) > counter.most_files * MAX_ENTRY_BYTES:
+        raise BadHandIn(f"the archive has a list of more than {counter.most_files} files")
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             unix_mode = member.external_attr >> 16  # 0 if the archive was made on Windows
@@ -542,6 +559,24 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
                 write_at_most(source.read, path, member.file_size)
             path.chmod(0o755 if unix_mode & 0o100 else 0o644)
             set_time(path, changed_s(member))
+
+
+def directory_bytes(archive: Path) -> int:
+    """Return the size of the list of members (the central directory) of a zip file; 0 if the file has no list.
+
+    The record at the end of the file has the size, and behind it perhaps a comment. In a large archive, a record of
+    64-bit numbers and 20 bytes that name its place come before it (APPNOTE.TXT of PKWARE, section 4.3).
+    """
+    with archive.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_ZIP_END_BYTES))
+        end = file.read()
+    is_last = end[-22:-18] == ZIP_END and end.endswith(b"\0\0")  # no comment
+    at = len(end) - 22 if is_last else end.rfind(ZIP_END)
+    if at < 0:
+        return 0
+    large = end[max(0, at - 76) : max(0, at - 20)]
+    size = large[40:48] if large.startswith(b"PK\6\6") else end[at + 12 : at + 16]
+    return int.from_bytes(size, "little")
 
 
 def is_folder(member: zipfile.ZipInfo) -> bool:

@@ -18,7 +18,6 @@ Possible failures: no clone and no index, no pip, no network. The message is one
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import subprocess
@@ -77,7 +76,12 @@ def collect(given: Sequence[Path] = ()) -> Wheels:
 
 def project_of(file: str) -> str:
     """Return the name of a wheel's project, as an index writes it: ewe_server-0.1.0-… is ewe-server."""
-    return file.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+    return project_name(file.partition("-")[0])
+
+
+def project_name(text: str) -> str:
+    """Return the name of a project as an index writes it: ruamel.yaml and ruamel_yaml are ruamel-yaml (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", text).lower()
 
 
 def read(path: Path) -> tuple[str, bytes]:
@@ -103,24 +107,42 @@ def read(path: Path) -> tuple[str, bytes]:
 def requirements() -> list[str]:
     """Return the libraries that ewe-classroom needs, with the installed versions: `jinja2==3.1.6`.
 
-    A library may need more libraries, which are in the list, too.
+    A library may need more libraries, which are in the list, too. Raises ConfigError if one of them, or
+    ewe-classroom, is not installed.
     """
     versions: dict[str, str] = {}
     waiting = ["ewe-classroom"]  # the distributions whose own requirements have not been read yet
     while waiting:
         name = waiting.pop()
-        for line in metadata.requires(name) or ():
+        for line in requirements_of(name):
             match = REQUIREMENT.match(line)
-            needed = match[0].lower().replace("_", "-") if match else ""
+            needed = project_name(match[0]) if match else ""
             # A requirement with "extra ==" is optional: no pack needs it.
             if "extra ==" in line or not needed or needed in versions or needed in OWN_PROJECTS:
                 continue
-            # A requirement of another Python has a marker, as in markdown 3.6: importlib-metadata>=4.4;
-            # python_version < "3.10". It is not installed here, and no Python of PYTHONS needs it.
-            with contextlib.suppress(metadata.PackageNotFoundError):
+            try:
                 versions[needed] = metadata.version(needed)
                 waiting.append(needed)
+            except metadata.PackageNotFoundError:
+                # A requirement of another Python has a marker, as in markdown 3.6: importlib-metadata>=4.4;
+                # python_version < "3.10". It is not installed here, and no Python of PYTHONS needs it.
+                if ";" not in line:
+                    raise ConfigError(
+                        f"the wheels of the pack: {name} needs {needed}, which is not installed here; "
+                        f"pip install {needed}"
+                    ) from None
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def requirements_of(name: str) -> list[str]:
+    """Return the requirements of an installed distribution. Raises ConfigError if it is not installed."""
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        raise ConfigError(
+            f"the wheels of the pack: {name} is not installed here, so the libraries that it needs are unknown; "
+            "install it with pip"
+        ) from None
 
 
 def clone() -> Path | None:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,20 @@ class Grader:
     """
 
     def __init__(self, arguments: Sequence[str], directory: str | None = None) -> None:
-        """Start `ewe-grade` with these arguments. directory: its current directory."""
-        self.scratch = Scratch("ewe-grade-")
-        self.file = Path(self.scratch.path) / "report.json"
-        self.errors = open(Path(self.scratch.path) / "errors", "w+b")
-        self.process = subprocess.Popen(
-            [*COMMAND, "--json", str(self.file), *arguments],
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-        )
+        """Start `ewe-grade` with these arguments. directory: its current directory. Raises OSError, ValueError."""
+        with ExitStack() as stack:
+            self.scratch = Scratch("ewe-grade-")
+            stack.callback(self.scratch.close)
+            self.file = Path(self.scratch.path) / "report.json"
+            self.errors = stack.enter_context(open(Path(self.scratch.path) / "errors", "w+b"))
+            self.process = subprocess.Popen(
+                [*COMMAND, "--json", str(self.file), *arguments],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+            )
+            stack.pop_all()  # close() removes the directory from now on
 
     def report(self) -> Report | None:
         """Return the latest report; None before the first one."""

@@ -35,6 +35,7 @@ from ewe_classroom.grader.sandbox import (
     SubjectAccount,
     adopt_orphans,
     close_to_others,
+    end_account,
     hideable,
     named_account,
     own_account,
@@ -236,6 +237,8 @@ def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: r
         # Before: an earlier grading may have had the same user id. Afterwards: a later one may have it.
         remove_files_of(account)
         stack.callback(remove_files_of, account)
+        # No process of the account is left now, except by a fault of the grader.
+        stack.callback(end_account, account)
         try:
             if options.work:
                 stack.enter_context(graded_copy(options, account, hidden))

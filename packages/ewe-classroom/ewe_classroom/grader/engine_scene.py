@@ -21,7 +21,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,16 @@ from ewe.config.defaults import SEARCH_PATH
 from ewe.xswitch.protocol import ProtocolError
 from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
-from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand, last_lines
+from ewe_classroom.grader.sandbox import SandboxLimits, end_all
+from ewe_classroom.grader.scene import EXCESS_CHECK_EVERY_S, SURE_S, WAIT_LIMIT_S, Scene
+from ewe_classroom.grader.subject import (
+    FAULTS_OF_MACHINE,
+    BadSubject,
+    ExcessWatch,
+    NotStarted,
+    StartCommand,
+    last_lines,
+)
 
 POLL_EVERY_S = 0.02
 MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginning of a longer one
@@ -147,7 +154,12 @@ class EngineSilent(Exception):
 
 
 class PatientDriver(Driver):
-    """A driver that waits without a clock, until the engine has answered, has ended, or is quiescent."""
+    """A driver that waits without a clock, until the engine has answered, has ended, or is quiescent.
+
+    excess_text: describes the limit of memory, tasks or files that the engine exceeds; "" if it exceeds none.
+    """
+
+    excess_text: Callable[[], str] = staticmethod(lambda: "")
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
         """Send the body; read the output up to the end mark or the engine's end.
@@ -159,10 +171,15 @@ class PatientDriver(Driver):
         exchange = ScriptRun(self, body)
         began = quiescent_from = time.monotonic()
         previous: object = None  # the activity at the last look
+        excess_checked_at = 0.0
         while not exchange.has_ended:
             moved = exchange.transfer(POLL_EVERY_S)
             now = time.monotonic()
             size = f"{len(exchange.output):,} bytes of output"
+            if now - excess_checked_at > EXCESS_CHECK_EVERY_S:
+                excess_checked_at = now
+                if excess := self.excess_text():
+                    raise EngineSilent(f"it uses too much: {excess}")
             if len(exchange.output) > MAX_OUTPUT_BYTES:
                 raise EngineSilent(f"it goes on after {size}")
             if now - began > WAIT_LIMIT_S:
@@ -204,6 +221,8 @@ class EngineSubject:
         """
         self.start_command, self.site, self.workers, self.limits = start_command, site, workers, limits
         self.environment = dict(environment or {})
+        self.own_children = set(processes.children_of_grader())  # started before, so not the engine's
+        self.excess = ExcessWatch(limits.account, start_command.directory)
         self.engine: PatientDriver | None = None
         self.starts = 0
 
@@ -222,7 +241,10 @@ class EngineSubject:
             try:
                 self.engine = PatientDriver(self.start_command.command, environment, self.limits)
             except OSError as error:
+                if error.errno in FAULTS_OF_MACHINE:
+                    raise
                 raise NotStarted(f"the engine could not be started: {error}") from None
+            self.engine.excess_text = self.excess_text
             self.starts += 1
         return self.engine
 
@@ -234,17 +256,26 @@ class EngineSubject:
     def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
+    def family(self) -> list[int]:
+        """Return the processes of the engine, with adopted orphans."""
+        return processes.family(set(processes.children_of_grader()) - self.own_children)
+
     def excess_text(self) -> str:
-        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess_text()
+        """Describe the limit of memory, tasks or files that the engine's processes exceed together; "" if none."""
+        return self.excess.text(self.family())
 
     def alive(self) -> bool:
         return True  # driver() starts an engine if none runs, so the end of one does not end the subject
 
     def end(self) -> None:
-        """End the engine, if one runs: close its sockets, and kill it if it does not end (Driver.close())."""
+        """End the engine, if one runs: close its sockets, and kill it if it does not end (Driver.close()).
+
+        Also end the processes that it has left: Driver.close() does not reach those of another process group.
+        """
         if self.engine is not None:
             self.engine.close()
             self.engine = None
+            end_all(None, self.own_children, self.limits.account)
 
     close = end
 

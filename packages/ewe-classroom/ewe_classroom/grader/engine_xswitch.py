@@ -40,7 +40,13 @@ from typing import NamedTuple
 import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short_text, state_of
+from ewe_classroom.grader.engine_scene import (
+    MAX_OUTPUT_BYTES,
+    PROBE,
+    EngineScene,
+    short_text,
+    state_of,
+)
 from ewe_classroom.grader.engines import HEADER_SCRIPT
 from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, end_all, named_account, own_account
 from ewe_classroom.grader.scene import WAIT_LIMIT_S
@@ -247,11 +253,17 @@ class XSwitchServer:
         try:
             client.request("GET" if body is None else "POST", path, body, dict(fields or {}))
             response = client.getresponse()
-            answer = response.status, response.read()
+            answer = response.status, response.read(MAX_OUTPUT_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             self.scene.fail(f"{path} behind X-Switch got no response: {error}", "answer", self.last_output())
         finally:
             client.close()
+        # An engine that writes without an end must not fill the grader's memory.
+        if len(answer[1]) > MAX_OUTPUT_BYTES:
+            self.scene.fail(
+                f"{path} behind X-Switch got more than {MAX_OUTPUT_BYTES >> 20} MB",
+                "send the script's output",
+            )
         self.scene.note(lane=lane, do="answered", status=answer[0])
         return answer
 

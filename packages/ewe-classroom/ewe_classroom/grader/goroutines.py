@@ -53,7 +53,7 @@ class Goroutine(NamedTuple):
 def is_go(pid: int) -> bool:
     """Return whether Go built the program of a process; False if the process has ended, or hides its program."""
     try:
-        return processes.look_inside(pid, lambda: has_build_info(f"/proc/{pid}/exe"))
+        return processes.look_inside(pid, lambda: has_build_info(f"/proc/{processes.living_thread(pid)}/exe"))
     except OSError:
         return False
 

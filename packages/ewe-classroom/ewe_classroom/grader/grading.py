@@ -422,9 +422,12 @@ class Grading:
         self.end_subject()
         try:
             subject = self.running_subject()
-            # Apart from the ports that running_subject() gives to the student's server.
-            port = subject.port + PORT_COUNT if self.private_network else processes.free_port()
-            speed = run_speed(subject, self.scheme.speed, self.scheme.name, self.directory, port)
+            # In a separate network, the reference may have the port of the student's server.
+            port = subject.port if self.private_network else processes.free_port()
+            speed = run_speed(
+                subject, self.scheme.speed, self.scheme.name, self.directory, port,
+                own_network=self.private_network,
+            )  # fmt: skip
         except (NotStarted, FailedExpectation) as problem:
             verdict.status, verdict.earned = FAILED, 0
             verdict.did = str(problem)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from ewe_classroom.grader.own_model import imported_files
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
 NAMES_WITHOUT_QUEUE = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a queue nor a pool
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
-GO_CHANNEL = re.compile(r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|os\.Signal)(?!\w))([\w.*\[\]]+)")
+# A channel of one of these types has no connection in it. A program may collect the lines of its log in such a one.
+GO_CHANNEL = re.compile(
+    r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|string|os\.Signal|time\.Time)(?![\w.]))([\w.*\[\]]+)"
+)
 C_CALL = re.compile(r"\b(mq_open|msgget|g_async_queue_new\w*|g_thread_pool_new)\s*\(")
 # A comment, or a text, in which "/*" begins no comment. One without an end reaches to the end of the file, so that
 # a search takes linear time.
@@ -52,10 +56,11 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or nested too deeply
         return
+    harmless = names_without_queue(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if is_from_modules(alias.name):
+                if is_from_modules(alias.name) and (alias.asname or alias.name) not in harmless:
                     yield node.lineno, f"the module {alias.name}"
         elif isinstance(node, ast.ImportFrom) and not node.level:  # `from .queue` is the student's own module
             imported = [alias.name for alias in node.names if alias.name not in NAMES_WITHOUT_QUEUE]
@@ -63,6 +68,19 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
             # `from concurrent import futures` imports a module, and `from queue import Queue` a name in a module.
             if name := next(filter(is_from_modules, names), None):
                 yield node.lineno, name
+
+
+def names_without_queue(tree: ast.Module) -> set[str]:
+    """Return the names that a program uses only before NAMES_WITHOUT_QUEUE: `queue`, as in `except queue.Full`."""
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    harmless = Counter(
+        node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in NAMES_WITHOUT_QUEUE
+        and isinstance(node.value, ast.Name)
+    )
+    return {name for name, count in harmless.items() if count == uses[name]}
 
 
 def is_from_modules(name: str) -> bool:

@@ -40,6 +40,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 CPU_TIME_FIELDS = slice(11, 15)  # of stat_fields(): utime, stime, cutime and cstime, in ticks (proc(5))
 STATES = {
@@ -196,8 +197,27 @@ def waited_s() -> float | None:
 
 
 def state(pid: int) -> str:
-    """Return the state of a process as a letter (Z: zombie); "" if there is no such process."""
-    return "".join(stat_fields(f"/proc/{pid}/stat")[:1])
+    """Return the state of a process as a letter (Z: zombie); "" if there is no such process.
+
+    It is that of a thread which goes on, if the first one has ended (living_thread()).
+    """
+    return first_state(living_thread(pid))
+
+
+def first_state(tid: int) -> str:
+    """Return the state of a thread, or of the first thread of a process, as a letter; "" if there is none."""
+    return "".join(stat_fields(f"/proc/{tid}/stat")[:1])
+
+
+def living_thread(pid: int) -> int:
+    """Return the id of a process, or of one of its threads, if the first thread alone has ended (pthread_exit(3)).
+
+    That one is a zombie without descriptors and memory until all threads have ended. /proc has a directory for the
+    id of each thread, with the same files as for a process.
+    """
+    if first_state(pid) not in ("Z", "X"):
+        return pid
+    return next((tid for tid in thread_ids(pid) if first_state(tid) not in ("", "Z", "X")), pid)
 
 
 def cpu_s(pid: int) -> float:
@@ -217,8 +237,12 @@ def runs(pid: int) -> bool:
 
 def memory_bytes(pid: int) -> int:
     """Return the anonymous memory of a process (RssAnon of proc(5)); 0 if it has ended."""
-    match = re.search(r"RssAnon:\s+(\d+) kB", read(f"/proc/{pid}/status"))
-    return int(match[1]) * 1024 if match else 0
+    return sum_of_kb(r"^RssAnon:\s+(\d+) kB", read(f"/proc/{living_thread(pid)}/status"))
+
+
+def memory_with_shared_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process, and the memory that it may share (RssAnon, RssShmem of proc(5))."""
+    return sum_of_kb(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", read(f"/proc/{living_thread(pid)}/status"))
 
 
 def memory_share_bytes(pid: int) -> int:
@@ -226,8 +250,17 @@ def memory_share_bytes(pid: int) -> int:
 
     This is slower than memory_bytes(): the kernel looks at each page.
     """
-    match = re.search(r"Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
-    return int(match[1]) * 1024 if match else 0
+    return sum_of_kb(r"^Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
+
+
+def memory_share_with_shared_bytes(pid: int) -> int:
+    """Return the proportional memory of memory_with_shared_bytes() (Pss_Anon, Pss_Shmem)."""
+    return sum_of_kb(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB", read_private(pid, "smaps_rollup"))
+
+
+def sum_of_kb(pattern: str, text: str) -> int:
+    """Return the sum of the sizes in lines of a file below /proc, in bytes. pattern: of a line, with its KB."""
+    return sum(int(size) * 1024 for size in re.findall(pattern, text, re.MULTILINE))
 
 
 def address_space(pid: int) -> AddressSpace:
@@ -264,7 +297,7 @@ def read_private(pid: int, name: str) -> str:
     """Return the text of a private file of a process (look_inside()); "" if the process has ended, or hides it."""
 
     def text() -> str:
-        with open(f"/proc/{pid}/{name}", errors="replace") as file:
+        with open(f"/proc/{living_thread(pid)}/{name}", errors="replace") as file:
             return file.read()
 
     try:
@@ -299,14 +332,34 @@ def owners_rights(pid: int) -> Iterator[None]:
     if os.geteuid() != 0 or owner is None:
         yield
         return
+    with parents_signal_kept():
+        try:
+            # The group first: without the user id of root, the kernel would refuse it.
+            libc.setfsgid(int(owner[2]))
+            libc.setfsuid(int(owner[1]))
+            yield
+        finally:
+            libc.setfsuid(0)
+            libc.setfsgid(os.getegid())
+
+
+def end_with_parent(number: int) -> None:
+    """Make the kernel send this process the signal `number` when its parent ends; 0: none."""
+    libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def parents_signal_kept() -> Iterator[None]:
+    """Keep the signal of end_with_parent() over a block that changes the rights of this process.
+
+    The kernel clears it at each such change (prctl(2)).
+    """
+    number = ctypes.c_int()
+    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0)
     try:
-        # The group first: without the user id of root, the kernel would refuse it.
-        libc.setfsgid(int(owner[2]))
-        libc.setfsuid(int(owner[1]))
         yield
     finally:
-        libc.setfsuid(0)
-        libc.setfsgid(os.getegid())
+        end_with_parent(number.value)
 
 
 def blocked_in(pid: int, tid: int) -> str:
@@ -365,9 +418,10 @@ def visible_descriptors(pid: int) -> dict[int, str]:
     """Return the descriptors of a process. Raises PermissionError."""
     found = {}
     try:
-        for entry in os.listdir(f"/proc/{pid}/fd"):
+        directory = f"/proc/{living_thread(pid)}/fd"
+        for entry in os.listdir(directory):
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                found[int(entry)] = os.readlink(f"/proc/{pid}/fd/{entry}")
+                found[int(entry)] = os.readlink(f"{directory}/{entry}")
     except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return {}
     return found
@@ -378,9 +432,10 @@ def removed_files(pid: int) -> dict[tuple[int, int], os.stat_result]:
 
     def look() -> dict[tuple[int, int], os.stat_result]:
         found = {}
-        for entry in os.listdir(f"/proc/{pid}/fd"):
+        directory = f"/proc/{living_thread(pid)}/fd"
+        for entry in os.listdir(directory):
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                about = os.stat(f"/proc/{pid}/fd/{entry}")
+                about = os.stat(f"{directory}/{entry}")
                 if stat.S_ISREG(about.st_mode) and not about.st_nlink:
                     found[about.st_dev, about.st_ino] = about
         return found

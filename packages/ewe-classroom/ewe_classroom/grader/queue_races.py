@@ -106,6 +106,8 @@ AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
     languages=("python", "c", "go", "model"),
 )
 def queue_races(scene: Scene) -> None:
+    # The explorer has the server's account. A server that runs could stop it, or write into its memory.
+    scene.subject.close()
     start_command = scene.subject.start_command
     if start_command.language == "python":
         source = Path(start_command.command[1])
@@ -268,8 +270,7 @@ def explore(scene: Scene, directory: Path, arguments: list[str]) -> ExplorerRun:
         try:
             wait(scene, process)
         finally:
-            # Without the account: end_account() would also kill the server, which has the same account.
-            end_all(process, before, account=None)
+            end_all(process, before, limits.account)
     with report_file.open("rb") as report:
         return ExplorerRun(process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace"))
 

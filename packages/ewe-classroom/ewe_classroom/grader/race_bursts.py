@@ -42,8 +42,8 @@ from ewe_classroom.grader import processes
 from ewe_classroom.grader.bursts import accepted_count
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.sanitizers import (
-    ENVIRONMENT,
     MAX_REPORT_BYTES,
+    REPORTED_STATUS,
     RaceReport,
     SanitizedBuild,
     mention_in_sources,
@@ -58,7 +58,7 @@ from ewe_classroom.grader.sources import (
     open_regular,
     read_regular,
 )
-from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
+from ewe_classroom.grader.subject import BadSubject, NotStarted, Subject, numbered_path
 
 MIN_HANG_S = 2.0
 ANSWERS_IN_HANG = 50  # normal answers in the time of a hang
@@ -72,6 +72,7 @@ LAST_BYTES_S = 0.05  # in which the last bytes of a server that has ended arrive
 SETTLED_S = 0.1
 SETTLED_RUN_S = 0.002  # of processor time in SETTLED_S
 FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
+REPORT_WORD = "WARNING: "  # both detectors begin a report with it
 CRASH = re.compile(r"^(panic: .*|fatal error: .*|ThreadSanitizer:DEADLYSIGNAL.*|.*SEGV on .*)$", re.MULTILINE)
 COMMENT = re.compile(r"//.*|/\*.*")
 POSITION = re.compile(r"(\w+\.(?:c|go)):(\d{1,9})")
@@ -139,21 +140,22 @@ def expect_no_mention(scene: Scene, mention: str) -> None:
         )
 
 
-def left_detector_text(pid: int, program: Path) -> str:
+def left_detector_text(pid: int, program: Path, options: Mapping[str, str]) -> str:
     """Describe how a process has left the race detector, or its options; "" if it has not.
 
-    program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
+    program: the file of the server with the detector. options: of the detector, in variables. A process that has
+    ended, or hides its data, has not left it.
     """
     try:
-        exe = processes.look_inside(pid, lambda: os.readlink(f"/proc/{pid}/exe"))
+        exe = processes.look_inside(pid, lambda: os.readlink(f"/proc/{processes.living_thread(pid)}/exe"))
     except OSError:
         return ""
     if exe != str(program):
         return f"the server has started {exe} in place of its build with a race detector"
     variables = processes.read_private(pid, "environ").split("\0")
     for name, _, value in (each.partition("=") for each in variables):
-        # A variable of ENVIRONMENT has another value, or a library could replace the detector.
-        if name in LOADER_VARIABLES or value != ENVIRONMENT.get(name, value):
+        # The detector has other options, or a library could replace it.
+        if name in LOADER_VARIABLES or value != options.get(name, value):
             return f"the server has started itself again with {name}={value[:60]}"
     return ""
 
@@ -218,6 +220,7 @@ class Bursts:
         """
         old, sources = self.scene.subject, self.build.sources
         old.close()
+        self.build.forget_reports()
         self.scene.clients.clear()
         self.spurious_position = spurious_position
         # Put the program with the detector in the place of the student's. At a second start it is there already.
@@ -227,9 +230,15 @@ class Bursts:
         self.scene.note(do="note", text="the server starts, built with a race detector")
         self.scene.subject = Subject(
             start_command, old.site, old.workers, old.limits, old.port, old.output,
-            {**ENVIRONMENT, "EWE_SPURIOUS": spurious_position},
+            {**self.build.environment, "EWE_SPURIOUS": spurious_position},
         )  # fmt: skip
-        self.scene.subject.wait_until_ready()
+        try:
+            self.scene.subject.wait_until_ready()
+        except NotStarted as problem:
+            # The detector itself may have ended the server, and has written why.
+            raise NotStarted(
+                str(problem), f"{problem.output}\n{self.build.reported_text()}".strip()
+            ) from None
         slowest_s = 0.0
         for number in range(3):
             began = time.monotonic()
@@ -333,7 +342,7 @@ class Bursts:
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
         for pid in self.scene.subject.running():
-            if how := left_detector_text(pid, self.build.program):
+            if how := left_detector_text(pid, self.build.program, self.build.environment):
                 self.scene.fail(
                     how,
                     "be the same program with and without the detector",
@@ -411,7 +420,9 @@ class Bursts:
             now = time.monotonic()
             # A server with a small backlog sleeps until the kernel of a client sends its next SYN.
             hang_s = max(self.hang_s, CONNECT_S) if self.scene.connecting() else self.hang_s
-            if not self.scene.subject.running() and not self.scene.pump(LAST_BYTES_S):
+            # A process that ends can be reaped only a moment after its last thread has ended.
+            has_ended = not self.scene.subject.running() and self.scene.subject.process.poll() is not None
+            if has_ended and not self.scene.pump(LAST_BYTES_S):
                 break
             if now - looked_at >= POLL_EVERY_S:
                 looked_at = now
@@ -509,8 +520,10 @@ class Bursts:
 
     def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
-        races: list[RaceReport] = self.build.reports(self.output())
+        output = self.output()
+        races: list[RaceReport] = self.build.reports(output)
         if not races:
+            self.expect_reports(output)
             return
         # A report of a race explains itself: this check loses its points, also if an earlier check has failed.
         self.scene.findings.self_explained.add(self.scene.check)
@@ -523,16 +536,30 @@ class Bursts:
             sent="bursts of clients, to the server built with a race detector",
         )
 
+    def expect_reports(self, output: str) -> None:
+        """Fail if the server has ended as after a report of the detector, and has removed the report.
+
+        output: of the server and the detector. A report about other files than the student's is no failure.
+        """
+        if self.scene.subject.process.poll() == REPORTED_STATUS and REPORT_WORD not in output:
+            self.scene.fail(
+                f"the server ended with status {REPORTED_STATUS}, as after a report of the race detector, and the"
+                " report is not there",
+                "leave the files of the race detector alone",
+                sent="bursts of clients, to the server built with a race detector",
+            )
+
     def output(self) -> str:
-        """Return the output of the server, which has the reports of the detector. Fail if it is no longer there."""
+        """Return the output of the server, and the reports of the detector. Fail if the output is not there."""
         try:
-            return read_regular(self.scene.subject.output, MAX_REPORT_BYTES).decode(errors="replace")
+            text = read_regular(self.scene.subject.output, MAX_REPORT_BYTES).decode(errors="replace")
         except OSError:
-            # The server has the grader's account. Without its output, a race would be no failure.
+            # The server has the grader's account. Without its output, a crash would be no failure.
             self.scene.fail(
                 "the server has removed or replaced the file of its output",
-                "leave this file alone: the grader reads the reports of the race detector in it",
+                "leave this file alone: the grader reads in it how the server has ended",
             )
+        return f"{text}\n{self.build.reported_text()}"
 
     def crash_position(self, output: str) -> str:
         """Return " at server.go:50, `...`" for the first place in the student's files that a crash names."""

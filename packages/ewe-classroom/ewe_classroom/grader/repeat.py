@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError, one_line
-from ewe_classroom.grader.sandbox import end_with_parent
+from ewe_classroom.grader.processes import end_with_parent
 from ewe_classroom.grader.verdicts import Report
 
 FORMAT = "ewe-runs/1"

@@ -39,8 +39,9 @@ import socket
 import stat
 import struct
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ewe.scratch import remove
@@ -49,15 +50,22 @@ from ewe_classroom.grader import processes
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 # User ids for temporary accounts. systemd also takes the ids of DynamicUser= from this range, because no account of
 # a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
+KILLER_UIDS = range(60578, 61184)  # the user ids before them, which systemd leaves unused (end_account)
 ACCOUNT_LOCKS = "/run/ewe-accounts.lock"  # only root may write there
 claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
+# What a file counts for beside its blocks. A disk has room for a limited number of files, also of empty ones, and a
+# tmpfs such as /dev/shm keeps each of them in memory.
+INODE_BYTES = 4096
+MAX_FILE_BYTES = 64 << 20  # of one file that a server writes
+MAX_SHARED_MEMORY_BYTES = 1 << 30  # of System V, all segments of a submission together
+SHARED_MEMORY_PAGES = "/proc/sys/kernel/shmall"  # their limit in pages, of the IPC namespace of the writer
 MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a program
 MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 libc = ctypes.CDLL(None, use_errno=True)
@@ -148,15 +156,19 @@ def end_account(account: SubjectAccount | None) -> None:
     """Kill all processes of an account if only this grading uses it; otherwise do nothing.
 
     A process that forks and ends immediately can escape a loop over /proc. kill(2) with -1 signals all processes of
-    the calling account except the caller, and none of them can fork meanwhile. The caller is a forked child that
-    executes no program, because the account may already have reached its process limit.
+    the caller's effective account except the caller, and none of them can fork meanwhile. The caller is a forked
+    child that executes no program, because the account may already have reached its process limit.
+
+    The processes of the account may send signals, too: a SIGSTOP to the child would keep the grader waiting for it.
+    They may do so only if the child's real or saved user id is their own, so it has one of KILLER_UIDS.
     """
     if account is None or not account.is_own:
         return
+    killer = KILLER_UIDS[account.uid % len(KILLER_UIDS)]
     child = os.fork()
     if child == 0:
         try:
-            become(account)
+            os.setresuid(killer, account.uid, killer)
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
@@ -164,12 +176,13 @@ def end_account(account: SubjectAccount | None) -> None:
 
 
 def end_all(
-    process: subprocess.Popen[bytes], others: Collection[int], account: SubjectAccount | None
+    process: subprocess.Popen[bytes] | None, others: Collection[int], account: SubjectAccount | None
 ) -> None:
     """Kill and reap a program and all processes that it has started. The grader has adopted the orphans among them.
 
-    process: the program's first process. others: the grader's children that are not the program's. account: of the
-    program. A process may fork before it is killed, so the search is repeated until it finds none.
+    process: the program's first process; None if that was reaped already. others: the grader's children that are
+    not the program's. account: of the program. A process may fork before it is killed, so the search is repeated
+    until it finds none.
     """
     seen: set[int] = set()
     for round_number in range(MAX_KILL_ROUNDS):
@@ -181,10 +194,11 @@ def end_all(
         for pid in family:
             processes.kill(pid)
         for pid in found:
-            if pid != process.pid:  # Popen itself has to reap this one, below
+            if process is None or pid != process.pid:  # Popen itself has to reap this one, below
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-        process.wait()
+        if process is not None:
+            process.wait()
         if not found:
             return
 
@@ -234,9 +248,7 @@ def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int])
     pids: processes whose removed files count, too. The disk keeps such a file until no process has it open.
     """
     removed = {key: about for pid in pids for key, about in processes.removed_files(pid).items()}
-    used_bytes = sum(
-        about.st_blocks * BLOCK_BYTES for about in removed.values() if about.st_uid == account.uid
-    )
+    used_bytes = sum(file_bytes(about) for about in removed.values() if about.st_uid == account.uid)
     waiting = [str(directory), *(each.path for each in files_of(account))]
     # A stack, because os.walk() of Python 3.11 calls itself for each level. A program can make thousands of levels.
     while waiting:
@@ -244,11 +256,16 @@ def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int])
         # The file was removed meanwhile, or its path is too long for the system.
         with contextlib.suppress(OSError):
             about = os.lstat(path)
-            used_bytes += about.st_blocks * BLOCK_BYTES if about.st_uid == account.uid else 0
+            used_bytes += file_bytes(about) if about.st_uid == account.uid else 0
             if stat.S_ISDIR(about.st_mode):
                 with os.scandir(path) as entries:
                     waiting += [each.path for each in entries]
     return used_bytes
+
+
+def file_bytes(about: os.stat_result) -> int:
+    """Return how many bytes of the disk a file takes. An empty file takes INODE_BYTES."""
+    return about.st_blocks * BLOCK_BYTES + INODE_BYTES
 
 
 def become(account: SubjectAccount) -> None:
@@ -268,7 +285,38 @@ def private_network() -> bool:
     interface. Ubuntu 24.04 refuses the map of user ids, and a container without CAP_NET_ADMIN the interface. Call
     it before the process starts threads: the kernel refuses a user namespace to a process with several threads.
     """
-    return succeeds_in_child(enter_private_network) and enter_private_network()
+    with processes.parents_signal_kept():
+        return may_have_private_network() and enter_private_network()
+
+
+def may_have_private_network() -> bool:
+    """Return whether the system lets this process enter a private network. This process does not change."""
+    return succeeds_in_child(enter_private_network)
+
+
+@contextlib.contextmanager
+def network_of(pid: int) -> Iterator[None]:
+    """Let this thread use the network namespace of a process while the block runs. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        descriptors = []
+        for path in ("/proc/thread-self/ns/net", f"/proc/{pid}/ns/net"):
+            opened = processes.look_inside(pid, partial(os.open, path, os.O_RDONLY | os.O_CLOEXEC))
+            stack.callback(os.close, opened)
+            descriptors.append(opened)
+        own, other = descriptors
+        with processes.parents_signal_kept():
+            enter_network(other)
+            try:
+                yield
+            finally:
+                enter_network(own)
+
+
+def enter_network(descriptor: int) -> None:
+    """Move this thread into the network namespace of a descriptor (setns(2)). Raises OSError."""
+    if libc.setns(descriptor, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def enter_private_network() -> bool:
@@ -307,7 +355,7 @@ def hide(paths: Sequence[str]) -> bool:
     """Make directories and files empty for this process and its descendants; return False if the system refuses.
 
     Their shared memory of System V is private, too: a segment would outlive the processes, and the next submission
-    could read it.
+    could read it. It has a limit, because a segment that no process uses counts as the memory of none.
     """
     try:
         refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
@@ -316,6 +364,9 @@ def hide(paths: Sequence[str]) -> bool:
     # MS_PRIVATE: otherwise the mounts below would also reach the rest of the system.
     if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
+    # An older kernel lets only root of the whole system write the limits of a namespace.
+    with contextlib.suppress(OSError), open(SHARED_MEMORY_PAGES, "w") as out:
+        out.write(str(MAX_SHARED_MEMORY_BYTES // os.sysconf("SC_PAGE_SIZE")))
     # A path that was removed meanwhile has nothing to hide.
     return all(cover(path) for path in outermost(paths) if os.path.lexists(path))
 
@@ -367,11 +418,6 @@ def set_no_new_privileges() -> None:
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def end_with_parent(number: int) -> None:
-    """Make the kernel send this process the signal `number` when its parent ends."""
-    libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
 @dataclass(frozen=True)
 class SandboxLimits:
     """The resource limits of a server under test.
@@ -381,13 +427,14 @@ class SandboxLimits:
 
     account: SubjectAccount | None = None  # None: the grader's account
     cpu_s: int = 300
-    file_bytes: int = 64 << 20
+    file_bytes: int = MAX_FILE_BYTES
     data_bytes: int = 0  # memory that one process may write, with the stacks of its threads; 0: no limit
     descriptors: int = 1024
     processes: int = 2000  # the kernel counts all processes and threads of the account
     hidden: tuple[str, ...] = ()  # paths that are empty for the server; hideable() has returned them
     # More such paths, which hideable() did not try: parts of ewe, which the grader's own programs need
     also_hidden: tuple[str, ...] = ()
+    own_network: bool = False  # a private network for this program alone; network_of() reaches it
 
     def __call__(self) -> None:
         """Set the limits and the account of this process, between fork and exec. What needs root comes first.
@@ -395,6 +442,8 @@ class SandboxLimits:
         Raises OSError, which Popen turns into a SubprocessError without a text.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
+        if self.own_network and not enter_private_network():
+            raise OSError("the program gets no private network")
         # Before the limits: hide() may open files, the maps of user ids (new_namespaces()), and needs descriptors.
         if self.hidden and not hide((*self.hidden, *self.also_hidden)):
             # hideable() tried `hidden`, so this is rare: the memory is full. The solutions must stay unreadable.
@@ -412,7 +461,7 @@ class SandboxLimits:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
         set_no_new_privileges()
-        end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
+        processes.end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
 
 
 def lower(kind: int, maximum: int) -> None:

@@ -13,6 +13,9 @@ The build is a copy, so the student's files stay as they are, and runs as the se
 for a condition have bad luck (unlucky/). A report in which a signal handler has an access is not a race: a handler
 that sets a flag of type sig_atomic_t may run in any thread.
 
+The detector writes its reports to a separate file: a server may lead its error output elsewhere, as into a log.
+A program that has had a report ends with the status REPORTED_STATUS. If the file is not there, it was removed.
+
 A source that names the detector could switch it off, or be another program where the detector is on: its line is
 the failure (mention_in_sources). The name may be hidden in a macro or in an assembler's line. In C the build
 therefore keeps the text after the preprocessor and the assembler's text, and these are searched, too. A program
@@ -30,7 +33,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -49,12 +52,13 @@ CFLAGS = (
     " -U__SANITIZE_THREAD__ -save-temps"
 )
 # A detector sleeps before the program ends, by default for a second. On a busy machine a program that ends would
-# look like one that hangs (race_bursts.MIN_HANG_S).
-ENVIRONMENT = {
+# look like one that hangs (race_bursts.MIN_HANG_S). SanitizedBuild.environment adds the file of the reports.
+OPTIONS = {
     "TSAN_OPTIONS": "report_thread_leaks=0:report_signal_unsafe=0:second_deadlock_stack=1:history_size=5"
     ":atexit_sleep_ms=200",
     "GORACE": "history_size=3:atexit_sleep_ms=200",
 }
+MAKEFILE_OF_ONE_SOURCE = "%: %.c\n\t$(CC) $(CFLAGS) -o $@ $< -lpthread\n"
 # Words of a source that knows of the detector: macros, functions and attributes; build tags
 NAMES_DETECTOR = {
     "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
@@ -76,7 +80,8 @@ NEEDS = {
     "c": "a C compiler with ThreadSanitizer (of gcc: the package libtsan)",
     "go": "Go and a C compiler for `go build -race`",
 }
-MAX_REPORT_BYTES = 1 << 20
+MAX_REPORT_BYTES, MAX_REPORT_FILES = 1 << 20, 20
+REPORTED_STATUS = 66  # of a program that ends after a report, by default of both detectors
 GO_REPLACEMENTS = (
     (re.compile(r"\bsync\.NewCond\b"), "eweNewCond"),
     (re.compile(r"\bsync\.Cond\b"), "eweCond"),
@@ -193,9 +198,22 @@ class SanitizedBuild:
         self.submission = Submission(sources.program.parent, limits, parent)
         self.directory = self.submission.path.resolve()
         self.program = self.directory / "sanitized"
+        # The detector adds a dot and the process id to this name. The directory belongs to the server's account.
+        self.report_file = self.submission.temporary.resolve() / "report"
+        # The quotation marks: the path may have a character that separates two options.
+        self.environment = {
+            "TSAN_OPTIONS": f"{OPTIONS['TSAN_OPTIONS']}:log_path='{self.report_file}'",
+            "GORACE": f"{OPTIONS['GORACE']}:log_path='{self.report_file}'",
+        }
         try:
             self.submission.take(sources.names)
             (self.build_c if sources.language == "c" else self.build_go)()
+        except ConfigError as problem:  # also BadSubject
+            # First: a build that has filled the disk would also end the build of has_detector().
+            self.close()
+            if not has_detector(sources.language):
+                raise MissingProgram(f"needs {NEEDS[sources.language]}") from None
+            raise BadSubject(str(problem)) from None
         except BaseException:
             self.close()
             raise
@@ -203,21 +221,25 @@ class SanitizedBuild:
     def build_c(self) -> None:
         """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none.
 
-        Raises BadSubject, MissingProgram.
+        A program without the lab's conversation.c is then one source.
+
+        Raises BadSubject, ConfigError.
         """
         # The conditions with bad luck: CFLAGS includes this file in each source.
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
             copy(SHARED / "Makefile", self.directory / "Makefile")
+            if not (self.directory / "conversation.c").exists():
+                (self.directory / "Makefile").write_text(MAKEFILE_OF_ONE_SOURCE)
         name = self.sources.program.name
         (self.directory / name).unlink(missing_ok=True)  # make would take an existing program for finished
-        self.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
+        self.submission.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
         self.take_program(self.directory / name)
 
     def build_go(self) -> None:
         """Build with eweCond, a condition with bad luck, in place of sync.Cond.
 
-        If the program does not build with eweCond, build it as it is. Raises BadSubject, MissingProgram.
+        If the program does not build with eweCond, build it as it is. Raises BadSubject, ConfigError.
         """
         command = "go build -race -o sanitized ."
         original_texts = {
@@ -229,23 +251,14 @@ class SanitizedBuild:
             file.write_text(text, errors="surrogateescape")
         copy(UNLUCKY / "ewe_unlucky.go", self.directory / "ewe_unlucky.go")
         try:
-            self.build(command)
+            self.submission.build(command)
         except BadSubject:  # the fault may be that of the replacement, and not the student's
             (self.directory / "ewe_unlucky.go").unlink()
             for file, text in original_texts.items():
                 file.unlink(missing_ok=True)  # the build has run as the student: no link may lead elsewhere
                 file.write_text(text, errors="surrogateescape")
-            self.build(command)
-        self.take_program(self.program)
-
-    def build(self, command: str) -> None:
-        """Run a build command. Raises BadSubject; MissingProgram if this machine has no detector at all."""
-        try:
             self.submission.build(command)
-        except (ConfigError, BadSubject) as problem:
-            if not has_detector(self.sources.language):
-                raise MissingProgram(f"needs {NEEDS[self.sources.language]}") from None
-            raise BadSubject(str(problem)) from None
+        self.take_program(self.program)
 
     def take_program(self, built: Path) -> None:
         """Check that the built program contains the detector; rename it to `program`. Raises BadSubject."""
@@ -281,6 +294,24 @@ class SanitizedBuild:
 
     def close(self) -> None:
         self.submission.close()
+
+    def report_files(self) -> list[Path]:
+        """Return the files into which the detector has written, one for each process with a report."""
+        return sorted(self.report_file.parent.glob(f"{self.report_file.name}.*"))
+
+    def reported_text(self) -> str:
+        """Return what the detector has written. A file that is no longer a regular one is left out."""
+        texts = []
+        for file in self.report_files()[:MAX_REPORT_FILES]:
+            with suppress(OSError):
+                texts.append(read_regular(file, MAX_REPORT_BYTES).decode(errors="replace"))
+        return "\n".join(texts)
+
+    def forget_reports(self) -> None:
+        """Remove the reports of an earlier run of the program."""
+        for file in self.report_files():
+            with suppress(OSError):
+                file.unlink()
 
     def reports(self, text: str) -> list[RaceReport]:
         """Return the reports of the detector in the output of the program, each only once."""

@@ -52,7 +52,8 @@ from typing import Any, NoReturn
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.responses import Response, ResponseSplitter
-from ewe_classroom.grader.subject import NotStarted, Subject, numbered_path
+from ewe_classroom.grader.sandbox import MAX_FILE_BYTES
+from ewe_classroom.grader.subject import LARGE_FILE_BYTES, NotStarted, Subject, numbered_path
 
 QUIESCENT_S = 0.03
 SURE_S = 0.75
@@ -69,6 +70,10 @@ SERVER_STEPS = {"answered", "closed-by-server", "reset-by-server"}  # steps by t
 NO_LIMIT = 1 << 30
 STAYS_OPEN = "stays open"  # a fault: the server does not close connections
 MAX_SHOWN_BYTES = 300  # bytes of received data that a step records as text
+MAX_STEPS = 50_000  # of a record; the longest one of a right server has some thousands
+# The most bytes that all clients of a scene receive together, beside two large files for each worker. A right
+# server sends up to 200 MB. The grader keeps the bodies, and the kernel would kill one that fills the memory.
+MAX_SCENE_BYTES = 512 << 20
 # The receive buffers of a client that does not read, and of one that has begun to read.
 SMALL_BUFFER_BYTES, LARGE_BUFFER_BYTES = 4096, 1 << 20
 RECEIVE_BYTES = 1 << 18  # the most bytes of one recv()
@@ -83,6 +88,7 @@ SIGNAL_MEANINGS: dict[int, str] = {  # explanations of the signals by which a fa
     signal.SIGSEGV: MEMORY_FAULT,
     signal.SIGBUS: MEMORY_FAULT,
     signal.SIGABRT: MEMORY_FAULT,
+    signal.SIGXFSZ: f"a file has more than {MAX_FILE_BYTES >> 20} MB; write less, also to standard output",
 }
 
 OUT_OF_DESCRIPTORS = ("Too many open files", "too many open files", "EMFILE")  # in the words of C, Go, Node
@@ -398,6 +404,8 @@ class SceneClient:
         self.received_bytes += len(data)
         answers_before = len(self.answers)
         self.reader.feed(data)
+        if fault := self.scene.flood_text(len(data)):
+            self.reader.give_up(fault)
         if self.reader.too_much:  # the client reads no further, as if the connection had ended
             self.fin_received = True
             self.note("too-much", total=self.received_bytes)
@@ -474,6 +482,7 @@ class Scene:
         self.clients: list[SceneClient] = []
         # The record of the scene, for the evidence and the timeline of the report and for a replay file (note()).
         self.steps: list[dict[str, Any]] = []
+        self.received_bytes = 0  # by all clients
         self.began = time.monotonic()
         # Facts that the scene has proven: the evidence of a check that passes (confirm()).
         self.confirmations: list[str] = []
@@ -490,8 +499,19 @@ class Scene:
         self.findings = Findings()  # the faults that earlier checks have found
 
     def note(self, **what: Any) -> None:
-        """Add a step to the record, with the time in seconds since the scene began."""
-        self.steps.append({"t": round(time.monotonic() - self.began, 4), **what})
+        """Add a step to the record, with the time in seconds since the scene began; none after MAX_STEPS."""
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append({"t": round(time.monotonic() - self.began, 4), **what})
+
+    def flood_text(self, more_bytes: int) -> str:
+        """Count bytes that a client has received; describe the fault if all clients have too many, else ""."""
+        self.received_bytes += more_bytes
+        max_bytes = MAX_SCENE_BYTES + 2 * self.workers * LARGE_FILE_BYTES
+        return (
+            f"more than {max_bytes >> 20} MB on all connections together"
+            if self.received_bytes > max_bytes
+            else ""
+        )
 
     def client(self, name: str = "", *, reads: bool = True) -> SceneClient:
         """Return a new client, and begin to connect it. reads=False: the client does not read before read_on()."""

@@ -115,6 +115,8 @@ def open_gate(root: Path, name: str) -> bool:
         os.write(descriptor, b"go\n")
     except BrokenPipeError:  # the server has ended the program after open()
         return False
+    except BlockingIOError:  # another process has filled the FIFO: the program has bytes to read, and goes on
+        pass
     finally:
         os.close(descriptor)
     return True

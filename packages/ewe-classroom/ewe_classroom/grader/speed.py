@@ -37,7 +37,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -47,7 +47,7 @@ import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.load import Slice, closed_loop
-from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, own_account
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, network_of, own_account
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.scheme import SpeedMark, SpeedPlan
 from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand, Subject, from_path
@@ -178,7 +178,8 @@ class MeasuredServer:
         clients: the number of clients that ask at the same time. seconds: how long they send new requests.
         """
         body = self.subject.site.files[PATH]
-        found = closed_loop(self.subject.port, clients, seconds, PATH, body, next(self.addresses))
+        with reached(self.subject):
+            found = closed_loop(self.subject.port, clients, seconds, PATH, body, next(self.addresses))
         self.slices.append(found)
         return found
 
@@ -196,6 +197,11 @@ class MeasuredServer:
                 if line.startswith("SigIgn:") and int(line.split()[1], 16) & SIG_CHLD_BIT:
                     return True
         return False
+
+
+def reached(server: Subject) -> AbstractContextManager[None]:
+    """Return a context in which this thread can connect to a server: that of its private network, if it has one."""
+    return network_of(server.pid) if server.limits.own_network else nullcontext()
 
 
 def reference_account(account: SubjectAccount | None) -> SubjectAccount | None:
@@ -224,7 +230,8 @@ def reference_server(
     reference = Subject(start_command, student.site, student.workers, limits, port, output)
     student.own_children.add(reference.pid)
     try:
-        reference.wait_until_ready()
+        with reached(reference):
+            reference.wait_until_ready()
         yield reference
     finally:
         # reference.close() would also end the student's server, because both are children of the grader. Children
@@ -439,8 +446,14 @@ def fill_in_verdict(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
         verdict.facts.append(f"{speed.memory_kib:g} KiB for a stalled connection")
 
 
-def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port: int) -> Speed:
-    """Start the reference beside the running server of the student; measure both; end the reference."""
+def run_speed(
+    student: Subject, plan: SpeedPlan, lab: str, directory: Path, port: int, *, own_network: bool
+) -> Speed:
+    """Start the reference beside the running server of the student; measure both; end the reference.
+
+    port: of the reference. own_network: the reference gets a separate network, so that the student's server
+    cannot connect to it, and hold its workers.
+    """
     reference_directory = directory / "reference"
     reference_directory.mkdir(mode=0o755, exist_ok=True)
     account = reference_account(student.limits.account)
@@ -452,7 +465,7 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
         # mkdir() applies the umask, and the reference may run as another account.
         reference_directory.chmod(0o755)
     # also_hidden are paths of ewe, which a student's server may not read. The reference runs ewe, and must.
-    limits = replace(student.limits, account=account, also_hidden=())
+    limits = replace(student.limits, account=account, also_hidden=(), own_network=own_network)
     start_command = reference_command(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import os
 import shlex
 import shutil
@@ -33,7 +34,7 @@ from typing import IO, TypeVar
 import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
-from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_all
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, disk_bytes_of, end_all
 from ewe_classroom.grader.sources import find_sources, open_regular
 from ewe_classroom.seeds import Seed
 
@@ -48,6 +49,9 @@ MAX_TASKS = 1500
 MAX_DISK_BYTES = 1 << 30  # of the files that the server's account has in /tmp and in other shared directories
 DISK_CHECK_EVERY_S = 1.0
 EXCESS_CHECK_EVERY_S = 1.0  # before the server listens; scene.py checks afterwards
+# The errors of fork(2) and exec(2) that this machine has caused, and not the submission: no process, memory or
+# descriptor is free.
+FAULTS_OF_MACHINE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 # Larger than the socket buffers of both ends, which grow to 4 MB and 6 MB by default.
 LARGE_FILE_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
@@ -232,7 +236,10 @@ def parse_python(file: Path) -> ast.Module:
         return ast.parse(file.read_bytes(), str(file))
     # RecursionError, MemoryError: too deep nesting
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
+        # A student may have a newer Python, with a syntax that this one does not know.
+        version = f"; the grader has Python {sys.version_info.major}.{sys.version_info.minor}"
+        reason = f"{str(error) or 'nested too deeply'}{version if isinstance(error, SyntaxError) else ''}"
+        raise BadSubject(f"{file.name}: not Python: {reason}") from None
 
 
 def model_class(path: Path) -> str:
@@ -283,6 +290,38 @@ def create_anew(path: Path) -> IO[bytes]:
     return open(path, "xb")
 
 
+class ExcessWatch:
+    """Looks whether the processes of a submission exceed a limit of memory, tasks or files together.
+
+    account: of the processes. directory: that of their work.
+    """
+
+    def __init__(self, account: SubjectAccount | None, directory: Path) -> None:
+        self.account, self.directory = account, directory
+        self.next_disk_check = 0.0
+
+    def text(self, pids: Sequence[int]) -> str:
+        """Describe the limit that these processes exceed together; "" if none.
+
+        The files are looked at once a second (DISK_CHECK_EVERY_S).
+        """
+        used = sum(map(processes.memory_with_shared_bytes, pids))
+        if used > MAX_MEMORY_BYTES:  # this counted shared pages several times; the exact measure is slower
+            used = sum(map(processes.memory_share_with_shared_bytes, pids))
+        if used > MAX_MEMORY_BYTES:
+            return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
+        count = sum(len(processes.thread_ids(pid)) for pid in pids)
+        if count > MAX_TASKS:
+            return f"it has {count} threads and processes; the limit is {MAX_TASKS}"
+        # The files of any other account may be older.
+        if self.account is not None and self.account.is_own and time.monotonic() > self.next_disk_check:
+            self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
+            used = disk_bytes_of(self.account, self.directory, pids)
+            if used > MAX_DISK_BYTES:
+                return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
+        return ""
+
+
 class Subject:
     """A running server under test. `with Subject(...)` waits until it listens, and ends all of its processes."""
 
@@ -303,7 +342,7 @@ class Subject:
         self.limits = limits
         self.output = output
         self.own_children = set(processes.children_of_grader())  # started before, so not the server's
-        self.next_disk_check = 0.0
+        self.excess = ExcessWatch(limits.account, start_command.directory)
         self.environment = dict(environment or {})
         self.trace = output.with_suffix(".trace")  # for the lab scheduling; other servers leave it empty
         create_anew(self.trace).close()
@@ -334,6 +373,8 @@ class Subject:
                 )
             # SandboxLimits fails by a SubprocessError, which is a fault of the grader: no check may fail by it.
             except OSError as error:
+                if error.errno in FAULTS_OF_MACHINE:
+                    raise
                 raise NotStarted(f"the server could not be started: {error}") from None
         self.pid = self.process.pid
 
@@ -408,23 +449,7 @@ class Subject:
 
     def excess_text(self) -> str:
         """Describe the limit of memory, tasks or files that the server's processes exceed together; "" if none."""
-        pids = self.running()
-        used = sum(processes.memory_bytes(pid) for pid in pids)
-        if used > MAX_MEMORY_BYTES:  # this counted shared pages several times; the exact measure is slower
-            used = sum(processes.memory_share_bytes(pid) for pid in pids)
-        if used > MAX_MEMORY_BYTES:
-            return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
-        count = sum(len(processes.thread_ids(pid)) for pid in pids)
-        if count > MAX_TASKS:
-            return f"it has {count} threads and processes; the limit is {MAX_TASKS}"
-        account = self.limits.account
-        # The files of any other account may be older.
-        if account is not None and account.is_own and time.monotonic() > self.next_disk_check:
-            self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
-            used = disk_bytes_of(account, self.start_command.directory, pids)
-            if used > MAX_DISK_BYTES:
-                return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
-        return ""
+        return self.excess.text(self.running())
 
     def log(self, lines: int = 12) -> str:
         """Return the last lines of the server's output; "" if the file is no longer there."""

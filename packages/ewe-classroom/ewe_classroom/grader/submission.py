@@ -34,7 +34,12 @@ from ewe_classroom.grader import go_cache, processes
 from ewe_classroom.grader.located import files
 from ewe_classroom.grader.sandbox import SandboxLimits, close_to_others, disk_bytes_of, end_all
 from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, NotRegular, open_regular
-from ewe_classroom.grader.subject import DISK_CHECK_EVERY_S, MAX_DISK_BYTES, BadSubject
+from ewe_classroom.grader.subject import (
+    DISK_CHECK_EVERY_S,
+    FAULTS_OF_MACHINE,
+    MAX_DISK_BYTES,
+    BadSubject,
+)
 
 MAX_PYTHON_BYTES = 2 << 20  # the grader itself parses these files, and needs a hundred times as much memory
 BUILD_TIMEOUT_S = 120.0
@@ -110,7 +115,8 @@ class Submission:
     def build(self, command: str) -> None:
         """Run the build as the server's account; end every leftover process of the build.
 
-        Raises BadSubject if the build fails, and ConfigError if its program cannot be run.
+        Raises BadSubject if the build fails, ConfigError if its program cannot be run, and OSError if this machine
+        has no process, memory or descriptor for it.
         """
         try:
             words = shlex.split(command)
@@ -137,6 +143,8 @@ class Submission:
             # Not SubprocessError, by which SandboxLimits fails: it is a fault of the grader, and not of the command
             # line. ConfigError would end the grading of a whole class.
             except OSError as error:
+                if error.errno in FAULTS_OF_MACHINE:
+                    raise
                 raise ConfigError(f"--build: {words[0]} cannot be run: {error}") from None
             try:
                 status = self.wait_for_build(process, command)

@@ -10,11 +10,13 @@
 #ifndef EWE_UNLUCKY_H
 #define EWE_UNLUCKY_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -52,6 +54,30 @@ static inline int ewe_unlucky_wait(pthread_cond_t *condition, pthread_mutex_t *m
     return result;
 }
 
+/* ThreadSanitizer runs the handler of a signal when the thread next enters or leaves a call that it knows. It knows
+   poll() and ppoll(), but neither of these two: their EINTR would come before the handler has set its flag, and the
+   next wait would have no end. usleep() is such a call. */
+static inline int ewe_select(int count, fd_set *reads, fd_set *writes, fd_set *others, struct timeval *timeout)
+{
+    usleep(0);
+    int result = select(count, reads, writes, others, timeout), reason = errno;
+    usleep(0);
+    errno = reason;
+    return result;
+}
+
+static inline int ewe_pselect(int count, fd_set *reads, fd_set *writes, fd_set *others,
+                              const struct timespec *timeout, const sigset_t *mask)
+{
+    int result = pselect(count, reads, writes, others, timeout, mask), reason = errno;
+    usleep(0);
+    errno = reason;
+    return result;
+}
+
+/* Without parameters: a member of a structure may have one of these names. */
+#define select ewe_select
+#define pselect ewe_pselect
 #define pthread_cond_wait(condition, mutex) ewe_unlucky_wait(condition, mutex, __FILE__, __LINE__)
 
 #endif
