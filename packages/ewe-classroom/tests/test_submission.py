@@ -22,6 +22,7 @@ from typing import cast
 
 import pytest
 from classroom_server import processes_of
+from support import needs
 from support.proc import alive
 
 from ewe.config.messages import ConfigError
@@ -815,3 +816,29 @@ def test_options_of_a_copy_need_the_names_of_its_files(
 ) -> None:
     assert grade_cli.main([option, "x", "--command", "true {port}"]) == 2
     assert "needs --work" in capsys.readouterr().err
+
+
+# Puts a key into a new session keyring, becomes nobody, and prints whether the keyring has the key. add_key(2) has
+# a number two below that of keyctl(2), and 10 is KEYCTL_SEARCH
+KEY_OF_ROOT = """import ctypes, os
+from ewe.server.privileges import JOIN_SESSION_KEYRING, KEYCTL_NUMBERS
+from ewe_classroom.grader.sandbox import become, named_account
+keyctl = KEYCTL_NUMBERS[os.uname().machine]
+call = ctypes.CDLL(None).syscall
+call(keyctl, JOIN_SESSION_KEYRING, None)
+call(keyctl - 2, b"user", b"ewe:test", b"secret", 6, -3)
+find = lambda: call(keyctl, 10, -3, b"user", b"ewe:test", 0) > 0
+print(find())
+become(named_account("nobody"))
+print(find(), os.getuid())
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+def test_a_server_has_no_key_of_root() -> None:
+    done = subprocess.run([sys.executable, "-c", KEY_OF_ROOT], capture_output=True, text=True)
+    first, *rest = done.stdout.split()
+    if first == "False":
+        needs.lacks("root", "no keyrings that this account may use")
+    assert rest == ["False", str(named_account("nobody").uid)], done.stderr

@@ -45,6 +45,7 @@ from functools import partial
 from pathlib import Path
 
 from ewe.scratch import remove
+from ewe.server.privileges import leave_session_keyring
 from ewe_classroom.grader import processes
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
@@ -269,10 +270,11 @@ def file_bytes(about: os.stat_result) -> int:
 
 
 def become(account: SubjectAccount) -> None:
-    """Drop root permanently: take the user id and the group of an account.
+    """Drop root permanently: take the user id and the group of an account, and leave the keys of root.
 
     The user id comes last: without root's, the process could not change its groups.
     """
+    leave_session_keyring()
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
