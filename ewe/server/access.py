@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ewe.child_processes import how_ended
 from ewe.config.feature_table import directories, features
 from ewe.gateway.scripts import account_name, closed_directory, fault_of
 from ewe.log_files import STANDARD_ERROR, names_file, open_log
-from ewe.server.children import how_ended
 from ewe.server.privileges import become, look_up
 from ewe.streams.listener import StartError
 

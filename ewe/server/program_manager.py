@@ -9,7 +9,7 @@ starts the programs, so that this is the same under every concurrency model:
      └─ lifeline ──────┘  └─ pipe ◀─ standard output and error of the programs, for the error log
 
 - **A program ends.** The manager starts it again: at once, or, if the process lived for less than a second, after a
-  growing wait (children.py). If every process of a program has failed twice in a row, the manager renames its
+  growing wait (child_slots.py). If every process of a program has failed twice in a row, the manager renames its
   socket. Requests then get 503 at once; otherwise they would wait in the backlog until they get 504.
 - **The server ends**, perhaps by kill -9. The kernel then closes the last end of the lifeline. The manager ends
   each process together with its process group, such as php-cgi with PHP_FCGI_CHILDREN: by TERM, and by KILL after a
@@ -40,13 +40,12 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from ewe import child_processes, logger
-from ewe.child_processes import exit_status, send_signal, wait_until
+from ewe.child_processes import exit_status, how_ended, send_signal, wait_until
+from ewe.child_slots import YOUNG_S, ChildSlot
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import unmet_needs
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
-from ewe.server import children
-from ewe.server.children import YOUNG_S, how_ended
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -205,7 +204,7 @@ class ProgramManager:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class ProcessSlot(children.ChildSlot):
+class ProcessSlot(ChildSlot):
     """The slot of one process of a program."""
 
     def __init__(self, program: KeptProgram) -> None:
@@ -409,7 +408,7 @@ class ManagerProcess:
         seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
         slots = [each for each in self.slots if each.program is slot.program]
-        if all(each.process is None and each.has_failed_twice() for each in slots):
+        if all(each.process is None and each.has_failed(2) for each in slots):
             slot.program.hide_socket()
         logger.errors.error(f"{failure}; starting another{wait} ({slot.program.setting})")
 
