@@ -45,7 +45,10 @@ def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    failures += unmet_needs(with_xswitch(config))
+    try:
+        failures += unmet_needs(with_xswitch(config))
+    except ConfigError as wrong:  # the function of a mounted feature fails
+        failures.append(wrong)
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
             logger.AccessLog("off", form)
@@ -98,7 +101,10 @@ def notes_of_features(config: Config) -> list[str]:
             key = (each.name, *(site_config[setting] for setting in each.settings))
             if each.notes is not None and key not in asked:
                 asked.add(key)
-                found += each.notes(site_config)
+                try:
+                    found += each.notes(site_config)
+                except ConfigError as reason:  # the function of a mounted feature fails
+                    found.append(str(reason))
     return list(dict.fromkeys(found))
 
 

@@ -34,7 +34,6 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from typing import TYPE_CHECKING, NoReturn
@@ -396,7 +395,7 @@ class ManagerProcess:
             slot.due_at = None
             try:
                 slot.process = ProgramProcess(slot.program)
-            except (OSError, subprocess.SubprocessError) as reason:
+            except Exception as reason:  # start() may be that of a mounted feature
                 self.replace(slot, f"{slot.program.name} cannot be started: {reason}", now)
 
     def replace(self, slot: ProcessSlot, failure: str, born: float) -> None:

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import feature, module_names
+from ewe.config.feature_table import feature, module_names, mounted
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
@@ -89,7 +89,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
         start_programs(factory, sockets)
         warn_about_settings_file(config)
         if config.user or config.group:
-            load_late_modules()  # the account may not be allowed to read Python's directories
+            load_late_modules(config)  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
         for warning in access_warnings(config):
             logger.errors.warning(warning)
@@ -111,7 +111,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     try:
         Owner.account = owner_of(user, group)
         if user:
-            load_late_modules()
+            load_late_modules(config)
         with managed_programs(config, user) as programs:
             if programs is not None:
                 config, reread = completed_by(programs.completed, config, reread)
@@ -184,10 +184,11 @@ def late_modules() -> Iterator[str]:
     yield from (*LATE_OF_FILES, *LATE_MODULES)
 
 
-def load_late_modules() -> None:
+def load_late_modules(config: Config) -> None:
     """Load the late modules and the files that features preload now: without root, they may not be readable.
 
-    Applications are not loaded here: the workers import them after they have given up root.
+    Applications are not loaded here: the workers import them after they have given up root. Raises ConfigError if a
+    mounted feature fails.
     """
     for name in late_modules():
         importlib.import_module(name)
@@ -199,6 +200,8 @@ def load_late_modules() -> None:
         preload = feature(module).preload
         if preload is not None:
             preload()
+    for mounted_feature in mounted(config):
+        mounted_feature.preload()  # imports its late modules, too
     importlib.import_module("ewe.server.sources").foreign_directories()
 
 
