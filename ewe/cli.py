@@ -42,6 +42,25 @@ class SiteError(Failure):
 @entry_point("ewe", unread=DONE)
 def main(arguments: list[str]) -> int:
     """Run the command with its arguments (by default those of the process), and return its exit status."""
+    try:
+        return _run(arguments)
+    except FileNotFoundError:
+        if _has_current_directory():
+            raise
+        raise Failure("the current directory was removed: change to one that exists") from None
+
+
+def _has_current_directory() -> bool:
+    """Return whether the current directory exists: relative paths, such as htdocs, need it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command with its arguments, and return its exit status."""
     options = _parse(arguments)
     for command in COMMANDS:
         if getattr(options, command.option.replace("-", "_")):

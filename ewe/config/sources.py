@@ -71,7 +71,9 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     lines = _lines(text, section)
-    if section and not lines:  # a pyproject.toml without settings of ewe: its errors do not concern us
+    if (
+        section and not lines and not _has_table(text, section)
+    ):  # a pyproject.toml without settings of ewe: its errors do not concern us
         if not required:
             return None
         raise ConfigError(f"{path}: no [{section}] in it")
@@ -89,6 +91,19 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
         origin = f"{path} line {lines[key]}" if key in lines else path
         found.append(SourcedValue(key, raw, label=f"{origin}: {key} =", origin=origin))
     return found
+
+
+def _has_table(text: str, section: str) -> bool:
+    """Return whether a TOML text has a table without a header: `ewe = { ... }` in [tool], or tool.ewe.port."""
+    if re.search(rf"\b{section.rpartition('.')[2]}\b", text) is None:
+        return False
+    try:
+        table: Any = _parse(text, "")
+    except ConfigError:
+        return False
+    for name in section.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table is not None
 
 
 def _lines(text: str, section: str) -> dict[str, int]:

@@ -382,13 +382,16 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
         return
     ours = os.getpid()
-    file = -1
+    file, is_ours = -1, False
     try:
         file = open_locked(path)
         # This fails for a file of another kind, such as /dev/null, which must not be removed at the end.
         os.ftruncate(file, 0)
+        is_ours = True
         os.write(file, f"{ours}\n".encode())
     except OSError as reason:
+        if is_ours:  # the disk is full: an empty file would name no process
+            remove_pid_file(path, file)
         if file >= 0:
             os.close(file)
         raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
@@ -396,10 +399,15 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
     finally:
         if os.getpid() == ours:  # a worker, which is a child of this process, leaves the file
-            with suppress(OSError):  # without root, this process may not write into that directory
-                if is_same(path, file):
-                    os.unlink(path)
+            remove_pid_file(path, file)
         os.close(file)
+
+
+def remove_pid_file(path: str, file: int) -> None:
+    """Remove a pid file, unless the path names another file by now. file: its descriptor."""
+    with suppress(OSError):  # without root, this process may not write into that directory
+        if is_same(path, file):
+            os.unlink(path)
 
 
 def open_locked(path: str) -> int:

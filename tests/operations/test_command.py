@@ -57,6 +57,19 @@ def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) ->
 
 
 @pytest.mark.starts_processes
+@pytest.mark.parametrize("arguments", [["--check-config"], ["--explain", "/"], ["--port", "0"]])
+def test_a_removed_current_directory_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    command = 'cd gone && rmdir ../gone && exec "$0" -m ewe --documentroot / "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    said = "ewe: the current directory was removed: change to one that exists\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+@pytest.mark.starts_processes
 def test_an_unknown_model_names_the_nearest(site: Path) -> None:
     done = run_command(site, "--model", "thred")
     assert done.returncode == 2

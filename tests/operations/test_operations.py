@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -503,6 +504,28 @@ def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"Invalid argument \(pid-file\)"), pid_file(str(path)):
         pass
     assert path.exists()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("before", [None, "4711\n"])
+def test_a_full_disk_leaves_no_empty_pid_file(tmp_path: Path, before: str | None) -> None:
+    """The limit of a file's size is 0, so that write(2) fails as on a full disk. `before`: of a server that died."""
+    path = tmp_path / "pid"
+    if before is not None:
+        path.write_text(before)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            with pytest.raises(StartError, match=r"File too large \(pid-file\)"), pid_file(str(path)):
+                pass
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not path.exists()
 
 
 def test_the_pid_file_of_another_server_is_not_removed(tmp_path: Path) -> None:
