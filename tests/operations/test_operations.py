@@ -509,7 +509,7 @@ def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("before", [None, "4711\n"])
 def test_a_full_disk_leaves_no_empty_pid_file(tmp_path: Path, before: str | None) -> None:
-    """The limit of a file's size is 0, so that write(2) fails as on a full disk. `before`: of a server that died."""
+    """A limit of 0 for the size of files stands for a full disk. `before`: the file of a server that died."""
     path = tmp_path / "pid"
     if before is not None:
         path.write_text(before)
