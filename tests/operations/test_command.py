@@ -41,6 +41,10 @@ def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     [
         (["--host", "192.0.2.7"], "192.0.2.7:4000 is not an address of this machine"),
         (["--host", "no.such.host.invalid"], "the host is unknown"),
+        (
+            ["--host", "localhost:8080"],
+            "expected a host name or address (without a port, which is the setting",
+        ),
         (["--host", "a" * 70 + ".example"], "the host is malformed"),
         (["--documentroot", "nowhere"], "nowhere"),
         (["--access-log", "nowhere/access.log"], "nowhere/access.log"),

@@ -267,9 +267,23 @@ def test_no_paths(raw: object) -> None:
 
 def test_a_host_may_stand_in_brackets() -> None:
     assert Config(host="[::1]").host == "::1"
+    for host in ("::1", "::ffff:127.0.0.1", "fe80::1%eth0", "fe80::1%br-lan.1"):
+        assert Config(host=host).host == host
+        assert parse_address(f"[{host}]:80") == ("tcp", host, 80)
     for raw in ("", "a b", "http://x", "[::1"):
         with pytest.raises(ConfigError, match="expected a host name or address"):
             Config(host=raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["localhost:8080", "127.0.0.1:80", "unix:x", "*:80", ":80", "[localhost:80]", "fe80::1%", "a::b%lo:80"],
+)
+def test_a_host_has_no_port(raw: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected a host name or address \(without a port, which is the setting"
+    ):
+        Config(host=raw)
 
 
 def test_default_indexes_are_in_their_directory() -> None:
