@@ -45,6 +45,7 @@ from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import unmet_needs
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
+from ewe.registry import in_words
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -158,9 +159,10 @@ class ProgramManager:
         for program in self.programs:
             try:
                 program.write_settings(config)
-            except OSError as reason:
+            except Exception as reason:  # write_settings() may be that of a mounted feature
+                why = getattr(reason, "strerror", None) or in_words(reason)
                 logger.errors.error(
-                    f"cannot write {reason.filename!r}: {reason.strerror} ({program.setting})"
+                    f"cannot write the settings of {program.name}, its old ones stay: {why} ({program.setting})"
                 )
         if self.pid and not self.signal(signal.SIGHUP):
             logger.errors.error(f"the program manager has ended; restart ewe ({self.settings})")
