@@ -92,9 +92,10 @@ class Part:
             and callable(getattr(found.handler, "respond", None))
         ):
             return with_checks(found, self.name)
+        if self.part == "programs" and callable(found):
+            return Part("maker in programs", found, self.name, self.place)
         is_right = {
             "protected": isinstance(found, ProtectedSource) and not found.executables,
-            "programs": callable(found),
             "fixed": isinstance(found, str),
             "directories": isinstance(found, NeededDirectory),
         }

@@ -43,6 +43,7 @@ from ewe.child_processes import exit_status, how_ended, send_signal, wait_until
 from ewe.child_slots import YOUNG_S, ChildSlot
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import unmet_needs
+from ewe.config.messages import ConfigError
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.registry import in_words
@@ -103,7 +104,14 @@ class ProgramManager:
         for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         for program in self.programs:
-            config = program.completed(config)
+            try:
+                config = program.completed(config)
+            except (StartError, ConfigError):
+                raise
+            except Exception as reason:  # completed() may be that of a mounted feature
+                raise StartError(
+                    f"the program {program.name}: its completed() fails: {in_words(reason)} ({program.setting})"
+                ) from None
         return config
 
     def start(self, listening: Iterable[socket.socket] = ()) -> None:

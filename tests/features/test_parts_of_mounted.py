@@ -282,6 +282,33 @@ def test_a_program_of_a_mounted_feature_runs_before_the_first_request(
     assert server.stop() == 0, server.log()
 
 
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            'super().__init__("greeter", 1, path)',
+            '{}["wool"]',
+            "its maker in programs= fails: KeyError: 'wool', in ",
+        ),
+        (
+            "return config.replace(",
+            '{}["wool"]; (',
+            "the program greeter: its completed() fails: KeyError: 'wool', in ",
+        ),
+    ],
+)
+def test_a_fault_of_a_program_of_a_mounted_feature_is_one_line(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    (tmp_path / "htdocs").mkdir()
+    assert before in GREETER
+    (tmp_path / "greeter.py").write_text(GREETER.replace(before, after))
+    done = run_command(tmp_path, "--mount", "/asks=greeter:ASKS", "--port", "0")
+    assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr
+    assert said in done.stderr and done.stderr.endswith(" (mount)\n")
+
+
 def test_a_server_that_gives_up_root_loads_the_late_parts_before(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
