@@ -29,7 +29,7 @@ from ewe.server.privileges import look_up
 from ewe.server.processor_factory import description_of, no_xswitch, starts_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
-from ewe.streams.listener import StartError, try_address
+from ewe.streams.listener import StartError, conflict_of, try_address
 from ewe.trace import INHERITED
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
-    for address in addresses_of(config):
+    addresses = addresses_of(config)
+    for number, address in enumerate(addresses):
+        if conflict := conflict_of(address, addresses[:number]):
+            failures.append(f"{conflict} ({setting}{', listen' if config.sites else ''})")
         try:
             note = try_address(address)
         except StartError as reason:
