@@ -39,6 +39,16 @@ def send_signal(pid: int, signum: int) -> None:
         pass
 
 
+def keep_exit_statuses() -> None:
+    """Have the kernel keep the exit status of each child until this process reads it.
+
+    The process that has started this one may ignore SIGCHLD, and execve(2) keeps that. The kernel would then reap
+    the children: their exit statuses would be lost, and their numbers would be free at once.
+    """
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def has_exited(pid: int) -> bool:
     """Return whether a child has exited. Its exit status stays unread, and its number stays its own.
 

@@ -22,6 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
+from ewe.child_processes import keep_exit_statuses
 from ewe.config.feature_table import feature, module_names, mounted
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
@@ -71,6 +72,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     reread: a function that reads the configuration again (HUP), and raises ValueError if it has an error; None: the
     configuration stays.
     """
+    keep_exit_statuses()
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - STOPS)
     if starts_xswitch(config):

@@ -42,7 +42,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ewe.child_processes import has_exited, send_signal, wait_until
+from ewe.child_processes import has_exited, keep_exit_statuses, send_signal, wait_until
 from ewe.child_slots import BackOff, ChildSlot
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
@@ -181,8 +181,7 @@ class Supervisor:
     def run(self) -> int:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        # If the starting process ignores this signal, the kernel reaps the children at once, and waitid(2) fails
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        keep_exit_statuses()
         become_subreaper()
         if self.parent:
             end_with_parent(self.parent, signal.SIGTERM)

@@ -506,6 +506,62 @@ def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
+# An interpreter that ignores the end of its children, as some daemons do: execve(2) keeps that.
+IGNORING = f"""#!{sys.executable}
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
+"""
+PROGRAMS = {
+    "killed": "printf 'Content-Type: text/plain\\n\\npart'\nkill -9 $$\n",
+    "failing": "printf 'Content-Type: text/plain\\n\\nall'\nexit 3\n",
+    "silent": "exit 4\n",
+    "parent": 'perl -e \'printf "Content-Type: text/plain\\n\\n%d", system("exit 7") >> 8\'\n',
+}
+
+
+def test_a_parent_that_ignores_the_end_of_children_changes_nothing(
+    start: Start, tmp_path: Path, model: str
+) -> None:
+    """A killed program is no complete answer, and each exit status is logged."""
+    write_program(tmp_path / "ignoring", IGNORING)
+    seen = []
+    for python in (sys.executable, str(tmp_path / "ignoring")):
+        server = start(model, env={}, python=python)
+        for name, text in PROGRAMS.items():
+            write_program(server.cgi / name, f"#!/bin/sh\n{text}")
+        answers = [server.ask(b"GET /cgi-bin/%b HTTP/1.0\r\n\r\n" % name.encode()) for name in PROGRAMS]
+        assert server.stop() == 0, server.log()
+        said = sorted(re.findall(r"(?:exit status|signal) \d+", server.log()))
+        seen.append(([re.sub(rb"Date: .*", b"", each) for each in answers], said))
+    assert seen[0] == seen[1] and answers[-1].endswith(b"7")
+
+
+def test_a_parent_that_ignores_the_end_of_children_hides_no_program_manager(
+    start: Start, tmp_path: Path
+) -> None:
+    write_program(tmp_path / "ignoring", IGNORING)
+    options = ("--fastcgi-start", ".x=sleep 1000")
+    server = start("thread", *options, env={}, python=str(tmp_path / "ignoring"))
+    server.process.send_signal(signal.SIGHUP)
+    log = server.wait_for_log("the configuration was read again")
+    assert server.stop() == 0, server.log()
+    assert "program manager has ended" not in log + server.log()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+def test_checks_as_another_account_by_a_parent_that_ignores_the_end_of_children(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    (tmp_path / "htdocs").mkdir()
+    write_program(tmp_path / "ignoring", IGNORING)
+    done = subprocess.run(
+        [tmp_path / "ignoring", "-m", "ewe", "--user", "nobody", "--check-config"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "configuration ok (no file)\n"), done.stderr
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize("before", [None, "4711\n"])
 def test_a_full_disk_leaves_no_empty_pid_file(tmp_path: Path, before: str | None) -> None:
