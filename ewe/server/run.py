@@ -74,7 +74,8 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     keep_exit_statuses()
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - STOPS)
+    # All others are let in, also those that the parent has blocked: SIGCHLD reports a dead worker.
+    signal.pthread_sigmask(signal.SIG_SETMASK, HANDLED - STOPS)
     if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)

@@ -538,6 +538,24 @@ def test_a_parent_that_ignores_the_end_of_children_changes_nothing(
     assert seen[0] == seen[1] and answers[-1].endswith(b"\n1\n")
 
 
+BLOCKING = IGNORING.replace(
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+)
+
+
+def test_a_parent_that_blocks_signals_changes_nothing(start: Start, tmp_path: Path, model: str) -> None:
+    """execve(2) keeps the mask. The programs of the server would have it, too."""
+    write_program(tmp_path / "blocking", BLOCKING)
+    server = start(model, env={}, python=str(tmp_path / "blocking"))
+    write_program(server.cgi / "mask", "#!/bin/sh\necho\ngrep SigBlk /proc/self/status\n")
+    assert int(server.ask(b"GET /cgi-bin/mask HTTP/1.0\r\n\r\n").split()[-1], 16) == 0
+    for process in children(server.pid):
+        os.kill(process, signal.SIGKILL)
+        server.wait_for_log(f"(pid {process}) was ended by signal 9; starting another")
+    assert server.stop() == 0, server.log()
+
+
 def test_a_parent_that_ignores_the_end_of_children_hides_no_program_manager(
     start: Start, tmp_path: Path
 ) -> None:
