@@ -544,15 +544,23 @@ BLOCKING = IGNORING.replace(
 )
 
 
-def test_a_parent_that_blocks_signals_changes_nothing(start: Start, tmp_path: Path, model: str) -> None:
-    """execve(2) keeps the mask. The programs of the server would have it, too."""
+def test_a_parent_that_blocks_signals_blocks_none_of_a_program(
+    start: Start, tmp_path: Path, model: str
+) -> None:
+    """execve(2) keeps the mask, and a program of the server would have it, too."""
     write_program(tmp_path / "blocking", BLOCKING)
     server = start(model, env={}, python=str(tmp_path / "blocking"))
     write_program(server.cgi / "mask", "#!/bin/sh\necho\ngrep SigBlk /proc/self/status\n")
     assert int(server.ask(b"GET /cgi-bin/mask HTTP/1.0\r\n\r\n").split()[-1], 16) == 0
-    for process in children(server.pid):
-        os.kill(process, signal.SIGKILL)
-        server.wait_for_log(f"(pid {process}) was ended by signal 9; starting another")
+    assert server.stop() == 0, server.log()
+
+
+def test_a_parent_that_blocks_signals_hides_no_dead_worker(start: Start, tmp_path: Path) -> None:
+    write_program(tmp_path / "blocking", BLOCKING)
+    server = start("prefork", "--workers", "2", env={}, python=str(tmp_path / "blocking"))
+    for worker in children(server.pid):
+        os.kill(worker, signal.SIGKILL)
+        server.wait_for_log(f"(pid {worker}) was ended by signal 9; starting another")
     assert server.stop() == 0, server.log()
 
 
