@@ -320,7 +320,10 @@ class Config:
 OWN_SETTINGS = in_documented_order(
     (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
 )
-# Those of mounted features, too: know_settings_of_mounted() changes both tables.
+# Of mounted features, by the name of the feature. They stay known until the process ends: after a HUP that removes
+# the feature, its requests in progress and its programs still have their settings.
+SETTINGS_OF_MOUNTED: dict[str, tuple[Setting[Any], ...]] = {}
+# Ewe's own, and those of mounted features: know_settings_of_mounted() changes both tables.
 SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in OWN_SETTINGS}
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in OWN_SETTINGS for key in setting.keys}
 
@@ -331,22 +334,29 @@ def know_settings_of_mounted(file: str | None, values: Sequence[SourcedValue]) -
     file: the settings file. values: of all sources, the strongest last. Raises ConfigError: a feature cannot be
     loaded, or one of its settings has a name that is taken.
     """
-    ordered = list(OWN_SETTINGS)
     for value in mounts_in(values):
         probe = Config()
         probe.file = file
         for each in mounted(probe.with_values([value])):
-            new = [setting for setting in each.settings if setting not in ordered]
+            of_others = {name: found for name, found in SETTINGS_OF_MOUNTED.items() if name != each.name}
             try:
-                check_names(new)
-                ordered = in_documented_order(ordered, new)
+                check_names(each.settings)
+                know_settings({**of_others, each.name: each.settings})
             except ValueError as reason:
                 raise ConfigError(f"feature {each.name!r}: {reason} (mount)") from None
-    if len(ordered) != len(SETTINGS) or ordered != [*SETTINGS.values()]:
-        SETTINGS.clear()
-        SETTINGS.update((setting.name, setting) for setting in ordered)
-        KEYS.clear()
-        KEYS.update((key, setting) for setting in ordered for key in setting.keys)
+
+
+def know_settings(of_mounted: dict[str, tuple[Setting[Any], ...]]) -> None:
+    """Know ewe's own settings, and those of mounted features. Raises ValueError, and then nothing has changed.
+
+    of_mounted: their settings, by the name of the feature.
+    """
+    ordered = in_documented_order(OWN_SETTINGS, (each for found in of_mounted.values() for each in found))
+    for table in (SETTINGS_OF_MOUNTED, SETTINGS, KEYS):
+        table.clear()
+    SETTINGS_OF_MOUNTED.update(of_mounted)
+    SETTINGS.update((each.name, each) for each in ordered)
+    KEYS.update((key, each) for each in ordered for key in each.keys)
 
 
 def mounts_in(values: Sequence[SourcedValue]) -> Iterator[SourcedValue]:

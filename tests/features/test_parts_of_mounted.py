@@ -78,6 +78,9 @@ class Asking:
 def programs(config):
     yield Program
 
+def fixed(config):
+    yield from ("mount", "greeter_socket")
+
 def warnings(config, public_url):
     yield f"visitors are greeted with {config[WORD]}"
 
@@ -90,7 +93,7 @@ class Faulty:
         return "no response"
 
 FEATURE = Feature("greeter", settings=(WORD, LOUD), make=Greeter, start_warnings=warnings, mounts=mounts)
-ASKS = Feature("cgi", settings=(SOCKET,), make=Asking, programs=programs)
+ASKS = Feature("cgi", settings=(SOCKET,), make=Asking, programs=programs, fixed=fixed)
 """
 WRONG_SETTINGS = """
 from ewe.config.setting import Setting
@@ -120,6 +123,7 @@ FEATURE = Feature("late", make=Greeter, late=("late_greetings",), preload=preloa
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the current directory, with the module `greeter`. Afterwards ewe knows its own settings only."""
+    monkeypatch.setattr(settings, "SETTINGS_OF_MOUNTED", {})
     (tmp_path / "greeter.py").write_text(GREETER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -229,11 +233,12 @@ def test_a_setting_with_the_name_of_an_option_is_one_line(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_feature_that_is_no_longer_mounted_has_no_settings(here: Path) -> None:
-    Config.load(environ={"EWE_MOUNT": "/h=greeter:FEATURE", "EWE_GREETING": "Servus"})
-    with pytest.raises(ConfigError, match="unknown key"):
-        Config.load([("greeting", "Servus")], environ={})
-    assert [*settings.SETTINGS.values()] == settings.OWN_SETTINGS
+def test_the_settings_of_a_feature_stay_known(here: Path) -> None:
+    """A HUP may remove the feature, while its programs and the requests in progress go on."""
+    environ = {"EWE_MOUNT": "/h=greeter:FEATURE", "EWE_GREETING": "Servus"}
+    Config.load(environ=environ)
+    assert getattr(Config.load(environ={}), "greeting") == "Hello"  # noqa: B009  mypy knows no such attribute
+    assert getattr(Config.load(environ=environ), "greeting") == "Servus"  # noqa: B009
 
 
 def test_a_hup_reads_the_settings_of_a_mounted_feature(
@@ -280,6 +285,22 @@ def test_a_program_of_a_mounted_feature_runs_before_the_first_request(
     wait_until(lambda: web.get(server.url + "asks").text not in ("", str(first)), 20, server.log)
     assert first not in children(manager)
     assert server.stop() == 0, server.log()
+
+
+def test_a_hup_that_mounts_or_removes_a_feature_with_fixed_settings(start: Start, tmp_path: Path) -> None:
+    """Only one of the two configurations knows the settings of the feature."""
+    (tmp_path / "greeter.py").write_text(GREETER)
+    file = tmp_path / "mine.toml"
+    mount = 'mount = "/asks=greeter:ASKS"\n'
+    for first, second, status in (("", mount, 404), (mount, "", 200)):
+        file.write_text(first)
+        server = start("thread", "--config", str(file))
+        file.write_text(second)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("mount: a change needs a restart")
+        server.wait_for_log("the configuration was read again")
+        assert web.get(server.url + "asks").status_code == status
+        assert server.stop() == 0, server.log()
 
 
 @pytest.mark.starts_processes
