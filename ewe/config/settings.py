@@ -352,10 +352,11 @@ def know_settings(of_mounted: dict[str, tuple[Setting[Any], ...]]) -> None:
     of_mounted: their settings, by the name of the feature.
     """
     ordered = in_documented_order(OWN_SETTINGS, (each for found in of_mounted.values() for each in found))
-    for table in (SETTINGS_OF_MOUNTED, SETTINGS, KEYS):
-        table.clear()
+    SETTINGS_OF_MOUNTED.clear()
     SETTINGS_OF_MOUNTED.update(of_mounted)
+    SETTINGS.clear()
     SETTINGS.update((each.name, each) for each in ordered)
+    KEYS.clear()
     KEYS.update((key, each) for each in ordered for key in each.keys)
 
 
