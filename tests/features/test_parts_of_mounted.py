@@ -283,7 +283,7 @@ def test_a_program_of_a_mounted_feature_runs_before_the_first_request(
     [manager] = [each for each in children(server.pid) if first in children(each)]
     server.process.send_signal(signal.SIGHUP)  # as a program of fastcgi-start, it is replaced
     wait_until(lambda: web.get(server.url + "asks").text not in ("", str(first)), 20, server.log)
-    assert first not in children(manager)
+    wait_until(lambda: first not in children(manager), 20, server.log)
     assert server.stop() == 0, server.log()
 
 
@@ -331,10 +331,13 @@ def test_a_fault_of_a_program_of_a_mounted_feature_is_one_line(
 
 
 def test_a_server_that_gives_up_root_loads_the_late_parts_before(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "late_greeter.py").write_text(LATE)
     (here / "late_greetings.py").write_text("")
+    for name in ("late_modules", "module_names"):
+        monkeypatch.setattr(f"ewe.server.run.{name}", lambda: ())
+    monkeypatch.setattr("ewe.server.run.OPTIONAL_MODULES", ())
     load_late_modules(Config(mount=["/h=late_greeter:FEATURE"]))
     assert "late_greetings" in sys.modules and "preloaded\n" in capsys.readouterr().out
     (here / "late_greetings.py").unlink()
