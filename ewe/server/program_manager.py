@@ -32,9 +32,7 @@ import os
 import pwd
 import re
 import select
-import shutil
 import signal
-import tempfile
 import time
 from typing import TYPE_CHECKING, NoReturn
 
@@ -47,6 +45,7 @@ from ewe.config.messages import ConfigError
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.registry import in_words
+from ewe.scratch import LOCK, Scratch
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -77,7 +76,9 @@ class ProgramManager:
         self.owner = os.getpid()
         for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
-        self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
+        # After SIGKILL for the server and its manager, the next start removes the directory: it may hold passwords.
+        self.scratch = Scratch("ewe-programs-")
+        self.directory = self.scratch.path
         self.programs: list[KeptProgram] = []
         try:
             for number, make in enumerate(programs_of(config)):
@@ -85,13 +86,13 @@ class ProgramManager:
             if user is not None and os.geteuid() == 0:
                 account = pwd.getpwnam(user)
                 # The directory is the last: its new owner could put a link to any file into the place of the next
-                # one.
-                for name in (*os.listdir(self.directory), "."):
+                # one. Root keeps the lock, so that a later start of root's knows it.
+                for name in (*(each for each in os.listdir(self.directory) if each != LOCK), "."):
                     os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
         except BaseException:  # such as a TMPDIR too long for the path of a socket: nothing calls close()
             for program in self.programs:
                 program.socket.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.scratch.close()
             raise
         self.settings = ", ".join(dict.fromkeys(each.setting for each in self.programs))
 
@@ -152,8 +153,7 @@ class ProgramManager:
             if os.geteuid() == 0:
                 become(self.user, self.group)
             ManagerProcess(self.programs, lifeline, self.grace).run()
-            # The server may have been killed before close().
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.scratch.close()  # the server may have been killed before close()
         except BaseException:
             logger.errors.exception(f"the program manager failed ({self.settings})")
         finally:
@@ -210,7 +210,7 @@ class ProgramManager:
                 exit_status(self.pid)
         for program in self.programs:
             program.socket.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.scratch.close()
 
 
 class ProcessSlot(ChildSlot):
