@@ -92,6 +92,27 @@ class Faulty:
     async def respond(self, request, io):
         return "no response"
 
+LOADED = []
+
+class Warm:
+    name = "greeter:Warm"
+    started = None
+
+    def load(self):
+        LOADED.append(os.getpid())
+
+class Ready:
+    async def respond(self, request, io):
+        return Response(200, (), b"ready" if LOADED and LOADED[-1] in (os.getpid(), os.getppid()) else b"late")
+
+def provide(plan):
+    plan.server.add_application(Warm())
+    return Ready()
+
+def ready(plan):
+    yield Mount("/ready", plan.provided("greeter:WARM"))
+
+WARM = Feature("greeter", make=Greeter, provide=provide, mounts=ready)
 FEATURE = Feature("greeter", settings=(WORD, LOUD), make=Greeter, start_warnings=warnings, mounts=mounts)
 ASKS = Feature("cgi", settings=(SOCKET,), make=Asking, programs=programs, fixed=fixed)
 """
@@ -265,6 +286,16 @@ def test_start_warnings_and_mounts_of_a_mounted_feature(start: Start, tmp_path: 
     assert web.get(server.url + "mores").status_code == 404
     assert web.get(server.url + "raw").status_code == 500
     server.wait_for_log("respond() of greeter:FEATURE has returned str; it must return a Response or None")
+
+
+def test_each_worker_loads_an_application_of_a_mounted_feature_before_its_first_request(
+    start: Start, tmp_path: Path, model: str
+) -> None:
+    """The object of `provide` has the name of the declaration. A child of the fork model has its parent's."""
+    (tmp_path / "greeter.py").write_text(GREETER)
+    server = start(model, "--mount", "/w=greeter:WARM")
+    assert [web.get(server.url + "ready").text for _ in range(8)] == ["ready"] * 8
+    assert server.stop() == 0, server.log()
 
 
 @pytest.mark.parametrize("table", ["", "[[site]]\n"])
