@@ -93,9 +93,16 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     return found
 
 
+# [tool] with ewe = { ... } below it, tool.ewe.port = 1, tool = { ... }, or ["tool"."ewe"]
+TABLE_WITHOUT_USUAL_HEADER = re.compile(
+    r"""^\s*(?:\[\s*["']?tool["']?\s*\]|["']?tool["']?\s*[.=]|\[+\s*["']?tool["']?\s*\.\s*["']?ewe\b)""",
+    re.MULTILINE,
+)
+
+
 def _has_table(text: str, section: str) -> bool:
-    """Return whether a TOML text has a table without a header: `ewe = { ... }` in [tool], or tool.ewe.port."""
-    if re.search(rf"\b{section.rpartition('.')[2]}\b", text) is None:
+    """Return whether a TOML text has the table of a section, although _lines() finds no header of it."""
+    if TABLE_WITHOUT_USUAL_HEADER.search(text) is None:  # most projects: tomllib is not loaded for them
         return False
     try:
         table: Any = _parse(text, "")

@@ -167,7 +167,7 @@ class Feature(NamedTuple):
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.
-    declares: yield the declarations of other features, which a setting of this one names.
+    declares: yield the declarations of other features, which its setting names.
 
     A feature that the setting `mount` names has `make`, and may have the parts of PARTS_OF_MOUNTED. ewe treats them
     as it treats those of its own features.

@@ -60,11 +60,11 @@ LINES = ("needs", "notes", "start_warnings")
 class Part:
     """A function of the declaration of a mounted feature. Its only exception is UnknownFeature, with one line.
 
-    name: of the feature, as the setting names it. place: the file and the line of the setting, with a colon, or "".
+    name: of the feature, as the setting names it. origin: the file and line of the setting, with a colon, or "".
     """
 
-    def __init__(self, part: str, function: Callable[..., Any], name: str, place: str) -> None:
-        self.part, self.function, self.name, self.place = part, function, name, place
+    def __init__(self, part: str, function: Callable[..., Any], name: str, origin: str) -> None:
+        self.part, self.function, self.name, self.origin = part, function, name, origin
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the result of the function; a list if it yields objects. Raises UnknownFeature."""
@@ -77,15 +77,15 @@ class Part:
         except UnknownFeature:
             raise
         except ValueError as reason:  # the feature's own message
-            raise UnknownFeature(self.place + in_one_line(self.name, reason)) from None
+            raise UnknownFeature(self.origin + in_one_line(self.name, reason)) from None
         except (Exception, SystemExit) as reason:  # a user's function may raise any exception
             fault = f"its {self.part}= fails: {in_words(reason)}"
-            raise UnknownFeature(f"{self.place}feature {self.name!r}: {fault} (mount)") from None
+            raise UnknownFeature(f"{self.origin}feature {self.name!r}: {fault} (mount)") from None
 
     def checked(self, found: Any) -> Any:
         """Return an object that the function has yielded. Raises UnknownFeature for one of another kind."""
         if self.part in LINES and isinstance(found, str):
-            return (self.place if self.part == "needs" else "") + in_one_line(self.name, found)
+            return (self.origin if self.part == "needs" else "") + in_one_line(self.name, found)
         if (
             self.part == "mounts"
             and isinstance(found, Mount)
@@ -93,7 +93,7 @@ class Part:
         ):
             return with_checks(found, self.name)
         if self.part == "programs" and callable(found):
-            return Part("maker in programs", found, self.name, self.place)
+            return Part("maker in programs", found, self.name, self.origin)
         is_right = {
             "protected": isinstance(found, ProtectedSource) and not found.executables,
             "fixed": isinstance(found, str),
@@ -102,7 +102,7 @@ class Part:
         if is_right.get(self.part):
             return found
         fault = f"its {self.part}= must yield {FUNCTIONS[self.part]}, not {type(found).__name__}"
-        raise UnknownFeature(self.place + in_one_line(self.name, fault))
+        raise UnknownFeature(self.origin + in_one_line(self.name, fault))
 
 
 def with_checks(mount: Mount, name: str) -> Mount:
@@ -120,20 +120,20 @@ def declares(config: Config) -> Iterator[Feature]:
     """
     found: dict[str, Feature] = {}
     for site_config in config.each_site():
-        place = place_of(site_config)
+        origin = origin_of(site_config)
         for _, name in map(parse_mount, site_config[MOUNT]):
             with with_line(site_config):
                 feature = named(name)
             full_name = module_and_name(name)
             if isinstance(feature, Feature) and full_name not in found:
-                found[full_name] = with_parts(feature, full_name, name, place)
+                found[full_name] = with_parts(feature, full_name, name, origin)
     yield from found.values()
 
 
-def with_parts(feature: Feature, full_name: str, name: str, place: str) -> Feature:
-    """Return a declaration with another name, and with Parts as its functions. name, place: see Part."""
+def with_parts(feature: Feature, full_name: str, name: str, origin: str) -> Feature:
+    """Return a declaration with another name, and with Parts as its functions. name, origin: see Part."""
     parts: dict[str, Any] = {
-        part: Part(part, function, name, place)
+        part: Part(part, function, name, origin)
         for part in FUNCTIONS
         if (function := getattr(feature, part)) is not None
     }
@@ -144,11 +144,11 @@ def with_parts(feature: Feature, full_name: str, name: str, place: str) -> Featu
         if feature.preload is not None:
             feature.preload()
 
-    parts["preload"] = Part("late= or preload", preload, name, place)
+    parts["preload"] = Part("late= or preload", preload, name, origin)
     return feature._replace(name=full_name, **parts)
 
 
-def place_of(config: Config) -> str:
+def origin_of(config: Config) -> str:
     """Return the file and the line of the setting, with a colon; "" if it does not stand in a file."""
     origin = config.origin("mount")
     return f"{origin}: " if config.file is not None and origin.startswith(config.file) else ""
@@ -160,7 +160,7 @@ def with_line(config: Config) -> Iterator[None]:
     try:
         yield
     except UnknownFeature as reason:
-        raise UnknownFeature(f"{place_of(config)}{reason}") from None
+        raise UnknownFeature(f"{origin_of(config)}{reason}") from None
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:

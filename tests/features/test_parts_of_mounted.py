@@ -345,7 +345,7 @@ def test_a_hup_that_mounts_or_removes_a_feature_with_fixed_settings(start: Start
         ),
         (
             "return config.replace(",
-            '{}["wool"]; (',
+            'return {}["wool"].replace(',
             "the program greeter: its completed() fails: KeyError: 'wool', in ",
         ),
     ],

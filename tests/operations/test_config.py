@@ -494,8 +494,8 @@ def test_a_project_with_an_odd_table(text: str) -> None:
             "ewe.toml line 1: port = (a number of thousands of digits): expected a port",
         ),
         (
-            "[[site]]\n[[site.location]]\nprefix = '/'\nrequests-per-second = [0x" + "f" * 5000 + "]",
-            "ewe.toml line 4: requests-per-second = (a number of thousands of digits): expected a number",
+            "[[site]]\n[[site.location]]\nprefix = '/'\nstatus = 0x" + "f" * 5000,
+            "ewe.toml line 4: status = (a number of thousands of digits): expected a status from 200 to 599",
         ),
         (
             "site = [{ names = ['a'] }, { names = ['a'] }]",
