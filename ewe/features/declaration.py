@@ -170,7 +170,7 @@ class Feature(NamedTuple):
     declares: yield the declarations of other features, which its setting names.
 
     A feature that the setting `mount` names has `make`, and may have the parts of PARTS_OF_MOUNTED. ewe treats them
-    as it treats those of its own features.
+    as it treats those of the features in its table.
     """
 
     name: str
