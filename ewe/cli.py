@@ -21,7 +21,7 @@ from ewe.config.feature_table import COMMANDS, MANUAL, XSWITCH, directories, fea
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import SETTINGS, Config, groups
+from ewe.config.settings import OWN_SETTINGS, SETTINGS, Config, groups
 from ewe.registry import load
 
 TYPE_CHECKING = False
@@ -484,10 +484,11 @@ def choose_site(config: Config) -> Config:
 
 def with_sample_site(config: Config, sample: str) -> Config:
     """Return the configuration that serves the sample site. sample: its directory."""
+    own_keys = {setting.key for setting in OWN_SETTINGS}  # the sample has no directory of a mounted feature
     paths = {
         each.setting: os.path.join(sample, each.path)
         for each in directories(config)
-        if config.origin(each.setting) == "default" and os.path.isdir(os.path.join(sample, each.path))
+        if config.origin(each.setting) == "default" and each.setting in own_keys
     }
     config = with_directories(config, "sample site", paths)
     if config.origin("markdown") == "default" and has_markdown():
