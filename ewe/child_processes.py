@@ -16,8 +16,8 @@ a limit, since this process does not trace: both functions that look at a child 
 this process may call waitpid(-1) and read the status first: for both functions such a child has exited. A killed
 process in a hung file system may never end. A caller that must go on gives wait_until() a limit after SIGKILL, too.
 
-Read next: server/program_manager.py and xswitch/supervisor.py, two keepers; gateway/exits.py, which waits for an
-exit by a descriptor.
+Read next: server/program_manager.py and xswitch/supervisor.py, two keepers; child_slots.py, the start of the next
+child; gateway/exits.py, which waits for an exit by a descriptor.
 """
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ def send_signal(pid: int, signum: int) -> None:
         os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def keep_exit_statuses() -> None:
+    """Have the kernel keep the exit status of each child until this process reads it.
+
+    The process that has started this one may ignore SIGCHLD, and execve(2) keeps that. The kernel would then reap
+    the children: their exit statuses would be lost, and their numbers would be free at once.
+    """
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def has_exited(pid: int) -> bool:
@@ -64,6 +74,11 @@ def exit_status(pid: int) -> int:
         return os.waitstatus_to_exitcode(status)
     except ChildProcessError:
         return 0
+
+
+def how_ended(code: int) -> str:
+    """Describe an exit code of os.waitstatus_to_exitcode() for a log line."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

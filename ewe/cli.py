@@ -21,7 +21,7 @@ from ewe.config.feature_table import COMMANDS, MANUAL, XSWITCH, directories, fea
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import SETTINGS, Config, groups
+from ewe.config.settings import OWN_SETTINGS, SETTINGS, Config, groups
 from ewe.registry import load
 
 TYPE_CHECKING = False
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-
-
-# Settings that may be repeated on the command line
-LIST_SETTINGS = tuple(setting.key for setting in SETTINGS.values() if isinstance(setting.default, tuple))
 
 
 MAX_DEFAULT_CHARS = 50  # characters of a default in the help; --print-config shows all
@@ -46,6 +42,25 @@ class SiteError(Failure):
 @entry_point("ewe", unread=DONE)
 def main(arguments: list[str]) -> int:
     """Run the command with its arguments (by default those of the process), and return its exit status."""
+    try:
+        return _run(arguments)
+    except FileNotFoundError:
+        if _has_current_directory():
+            raise
+        raise Failure("the current directory was removed: change to one that exists") from None
+
+
+def _has_current_directory() -> bool:
+    """Return whether the current directory exists: relative paths, such as htdocs, need it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _run(arguments: list[str]) -> int:
+    """Run the command with its arguments, and return its exit status."""
     options = _parse(arguments)
     for command in COMMANDS:
         if getattr(options, command.option.replace("-", "_")):
@@ -204,14 +219,26 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     Raises ConfigError; SystemExit after --help.
     """
     parser = command_line()
+    if any(word.startswith("--mount") or _is_unknown(word, parser._option_string_actions) for word in argv):
+        _know_settings_of_mounted(argv)
+        parser = command_line()
     _check_flags(argv, parser._option_string_actions)
     options, words = parser.parse_known_args(argv, argparse.Namespace(given={}))
     options.words = [options.word, *words] if hasattr(options, "word") else words
     return options
 
 
+def _know_settings_of_mounted(argv: list[str]) -> None:
+    """Read the settings of the mounted features, so that the command line may set them. Raises ConfigError."""
+    parser = _Parser(prog="ewe", argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
+    parser.add_argument("--config")
+    parser.add_argument("--mount", action="append")
+    options = vars(parser.parse_known_args(argv)[0])
+    Config.load([("mount", options["mount"])] if "mount" in options else [], file=options.get("config"))
+
+
 def command_line() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line. Raises ConfigError for a setting that has the name of an option."""
     from ewe.processors import base
 
     parser = _Parser(
@@ -281,14 +308,19 @@ def _add_setting(group: Any, setting: Setting[Any]) -> None:
     default = setting.show(setting.default) or "none"
     if len(default) > MAX_DEFAULT_CHARS:
         default = default[:MAX_DEFAULT_CHARS] + "..."
-    group.add_argument(
-        *flags,
-        action=_Set,
-        dest=setting.key,
-        nargs=0 if switch else None,
-        metavar=None if switch else metavar,
-        help=f"{setting.help} [{default};{_NO_BREAK_SPACE}{setting.variable}]".replace("%", "%%"),
-    )
+    try:
+        group.add_argument(
+            *flags,
+            action=_Set,
+            dest=setting.key,
+            nargs=0 if switch else None,
+            metavar=None if switch else metavar,
+            help=f"{setting.help} [{default};{_NO_BREAK_SPACE}{setting.variable}]".replace("%", "%%"),
+        )
+    except argparse.ArgumentError:  # of a mounted feature, such as --config
+        raise ConfigError(
+            f"the setting {setting.key} of a feature has the name of an option (mount)"
+        ) from None
 
 
 def _check_flags(argv: list[str], known: Collection[str]) -> None:
@@ -296,10 +328,15 @@ def _check_flags(argv: list[str], known: Collection[str]) -> None:
     for word in argv:
         if word == "--":
             return
-        name = word.split("=")[0]
-        cluster = all(f"-{letter}" in known for letter in word[1:])
-        if re.match(r"-[^0-9.]", word) and name not in known and not cluster:
+        if _is_unknown(word, known):
+            name = word.split("=")[0]
             raise ConfigError(f"unknown option {name}{nearest(name, known)}")
+
+
+def _is_unknown(word: str, known: Collection[str]) -> bool:
+    """Return whether a word of the command line looks like a flag, and none has this name."""
+    cluster = all(f"-{letter}" in known for letter in word[1:])
+    return bool(re.match(r"-[^0-9.]", word)) and word.split("=")[0] not in known and not cluster
 
 
 def _settings_and_directory(options: argparse.Namespace) -> tuple[list[tuple[str, object]], str | None]:
@@ -327,9 +364,10 @@ def _settings_and_directory(options: argparse.Namespace) -> tuple[list[tuple[str
         raise ConfigError(f"two directories at once: {other} (--documentroot) and {directory}")
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind replaces --host and a port: give one or the other")
-    # A setting of LIST_SETTINGS has all its values. Of another one the last value counts.
-    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LIST_SETTINGS]
-    lists = [(key, [raw for _, raw in given[key]]) for key in LIST_SETTINGS if key in given]
+    # A setting that may be repeated has all its values. Of another one the last value counts.
+    repeated = [each.key for each in SETTINGS.values() if isinstance(each.default, tuple)]
+    last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in repeated]
+    lists = [(key, [raw for _, raw in given[key]]) for key in repeated if key in given]
     return [*last, *lists], directory
 
 
@@ -446,10 +484,11 @@ def choose_site(config: Config) -> Config:
 
 def with_sample_site(config: Config, sample: str) -> Config:
     """Return the configuration that serves the sample site. sample: its directory."""
+    own_keys = {setting.key for setting in OWN_SETTINGS}  # the sample has no directory of a mounted feature
     paths = {
         each.setting: os.path.join(sample, each.path)
         for each in directories(config)
-        if config.origin(each.setting) == "default"
+        if config.origin(each.setting) == "default" and each.setting in own_keys
     }
     config = with_directories(config, "sample site", paths)
     if config.origin("markdown") == "default" and has_markdown():

@@ -257,17 +257,19 @@ class AccessLog:
         form: str = "combined",
         notes: Mapping[str, str] = NOTES,
         open_files: Mapping[str, int] = NONE,
+        file: LogFile | None = None,
     ) -> None:
         """Open path ("-": standard output, "off": no log). open_files: as in LogFile.
 
-        Raises OSError; ValueError for an invalid format.
+        file: the open file of path, if a log in another format has opened it. Raises OSError; ValueError for an
+        invalid format.
         """
         self.notes = dict(notes)
         self.form = form
         if form == "auto":
             self.form = "short" if path == "-" and os.isatty(STANDARD_OUTPUT) else "combined"
         self.compile()
-        self.file = open_log(path, STANDARD_OUTPUT, open_files)
+        self.file = file or open_log(path, STANDARD_OUTPUT, open_files)
         self.files = [self.file]
         self.writes = self.enabled = self.file.descriptor >= 0
 
@@ -335,17 +337,20 @@ class SiteLogs(AccessLog):
     ) -> None:
         """Open the log of each site. Raises OSError, ValueError."""
         logs: dict[tuple[str, str], AccessLog] = {}
+        # Formats may share a file: its lost lines count once
+        files: dict[str, LogFile] = {}
         self.notes = dict(notes)
         try:
             for _, path, form in sites:
                 if (path, form) not in logs:
-                    logs[path, form] = AccessLog(path, form, notes, open_files)
+                    log = logs[path, form] = AccessLog(path, form, notes, open_files, files.get(path))
+                    files[path] = log.file
         except (OSError, ValueError):
-            for log in logs.values():
-                log.file.close()
+            for file in files.values():
+                file.close()
             raise
         self.logs = list(logs.values())
-        self.files = [log.file for log in self.logs]
+        self.files = list(files.values())
         self.file = self.files[0]
         self.hosts = VirtualHosts([(host, logs[path, form]) for host, path, form in sites])
         self.writes = self.enabled = any(log.writes for log in self.logs)

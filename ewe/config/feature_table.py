@@ -153,6 +153,8 @@ COMMANDS = (
         "ewe.xswitch.tools.libcgi:build_all",
     ),
 )
+# The feature whose setting names other features, of packages or of the user
+MOUNTED = "ewe.features.mounted"
 # A mount of the sample site: ewe's own documentation
 MANUAL = "/docs=ewe.features.markdown.manual:Manual"
 # The feature whose process runs beside the workers of a model that needs it (Processor.needs_xswitch)
@@ -182,16 +184,23 @@ def is_on(config: object, setting: str) -> bool:
     return setting == "always" or getattr(config, setting) not in OFF
 
 
-def features(config: object, part: str = "") -> Iterator[Any]:
+def features(config: Any, part: str = "") -> Iterator[Any]:
     """Yield the declarations of the features that a configuration asks for, in the order of the table.
 
-    part: only those whose declaration has this part (ewe.features.declaration.Feature); "": all.
+    Those that the setting `mount` names follow the feature of this setting. part: only those whose declaration has
+    this part (ewe.features.declaration.Feature); "": all. Raises ConfigError if a mounted one cannot be loaded.
     """
     for module, settings in FEATURES:
-        if any(is_on(config, each) for each in settings):
-            found = feature(module)
-            if not part or getattr(found, part) is not None:
-                yield found
+        found = [feature(module)] if any(is_on(config, each) for each in settings) else []
+        if module == MOUNTED:
+            found += mounted(config)
+        yield from (each for each in found if not part or getattr(each, part) is not None)
+
+
+def mounted(config: Any) -> list[Any]:
+    """Return the declarations that `mount` names, on the server and on its sites. Raises ConfigError."""
+    is_asked = any(is_on(each, "mount") for each in config.each_site())
+    return list(feature(MOUNTED).declares(config)) if is_asked else []
 
 
 def unmet_needs(config: Any, part: str = "needs") -> Iterator[str]:
@@ -207,13 +216,13 @@ def unmet_needs(config: Any, part: str = "needs") -> Iterator[str]:
     yield from found
 
 
-def directories(config: object) -> Iterator[Any]:
+def directories(config: Any) -> Iterator[Any]:
     """Yield each NeededDirectory of the features that a configuration asks for (Feature.directories)."""
     for each in features(config, "directories"):
         yield from each.directories(config)
 
 
-def programs(config: object) -> Iterator[Any]:
+def programs(config: Any) -> Iterator[Any]:
     """Yield the maker of each program that the server starts before the first request (Feature.programs)."""
     for each in features(config, "programs"):
         yield from each.programs(config)

@@ -37,10 +37,16 @@ def one_line(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return a value as TOML writes it, in one line."""
+    """Return a value as TOML writes it, in one line.
+
+    A number such as 0xfff... may have more decimal digits than Python writes (sys.get_int_max_str_digits()).
+    """
     import json
 
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+    except ValueError:
+        return "(a number of thousands of digits)"
 
 
 def wrong_value(label: str, value: object, expected: str) -> ConfigError:

@@ -278,10 +278,18 @@ def _file_name(raw: object) -> str:
     return name
 
 
+# With a zone, which is the name of an interface, such as fe80::1%br-lan
+_IPV6_PATTERN = r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?"
+
+
 def _host(raw: object) -> str:
     """Return a host, without the brackets of an IPv6 address. Raises ValueError."""
     match = _matched(r"([^\s/\[\]]+)|\[([^\s/\[\]]+)\]", _text(raw))
-    return match[1] or match[2]
+    host = match[1] or match[2]
+    # Only an IPv6 address has colons, and it has two of them at least
+    if ":" in host and (host.count(":") < 2 or re.fullmatch(_IPV6_PATTERN, host) is None):
+        raise Reason("without a port, which is the setting port")
+    return host
 
 
 def _model(raw: object) -> str:
@@ -313,7 +321,7 @@ def parse_address(text: str) -> SocketAddress:
         return SocketAddress("unix", _text(text.removeprefix("unix:")), 0)
     if match := re.fullmatch(r"fd://([0-9]{1,9})", text):
         return SocketAddress("fd", "", int(match[1]))
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:/\[\]]+)):([0-9]{1,5})", text)
+    match = re.fullmatch(rf"(?:\[({_IPV6_PATTERN})\]|([^\s:/\[\]]+)):([0-9]{{1,5}})", text)
     if match is None or int(match[3]) > 65535:
         raise ValueError(text)
     return SocketAddress("tcp", match[1] or match[2], int(match[3]))

@@ -10,11 +10,11 @@ Read next: setting.py (one setting), setting_types.py (its values), sources.py (
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
-from ewe.config.feature_table import declared_settings, features
+from ewe.config.feature_table import declared_settings, features, mounted
 from ewe.config.messages import ConfigError, unknown_key
 from ewe.config.setting import Setting, SourcedValue, in_documented_order
 from ewe.config.setting_types import (
@@ -199,8 +199,8 @@ class Config:
         )
 
     def __getitem__(self, setting: Setting[T]) -> T:
-        """Return the value of a setting that a feature declares."""
-        value: T = self.__dict__[setting.name]
+        """Return the value of a setting that a feature declares; its default if no source can have set it."""
+        value: T = self.__dict__.get(setting.name, setting.default)
         return value
 
     @classmethod
@@ -218,18 +218,21 @@ class Config:
         current directory. A file that is named must exist. Raises ConfigError.
         """
         environ = os.environ if environ is None else environ
-        config = cls()
-        if named := file or environ.get("EWE_CONFIG"):
-            config.file = named
-            config._read_source(read_file(named) or ())
+        path = file or environ.get("EWE_CONFIG") or None
+        values: list[SourcedValue] = []
+        if path is not None:
+            values = read_file(path) or []
         elif found := find_file():
-            config.file, values = found
-            config._read_source(values)
+            path, values = found
+        given = [SourcedValue(key, raw, label=f"--{key}", origin="command line") for key, raw in options]
+        variable = [SourcedValue("mount", environ.get("EWE_MOUNT"), "EWE_MOUNT", "EWE_MOUNT")]
+        know_settings_of_mounted(path, [*values, *(each for each in variable if each.raw), *given])
+        config = cls()
+        config.file = path
+        config._read_source(values)
         config._read_source(from_platform(environ))
         config._read_source(from_environment(environ, KEYS))
-        config._read_source(
-            SourcedValue(key, raw, label=f"--{key}", origin="command line") for key, raw in options
-        )
+        config._read_source(given)
         return config
 
     def replace(self, origin: str, **values: object) -> Self:
@@ -314,20 +317,80 @@ class Config:
             self._origins.pop("bind", None)
 
 
-SETTINGS: dict[str, Setting[Any]] = {
-    setting.name: setting
-    for setting in in_documented_order(
-        (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
-    )
-}
-KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
+OWN_SETTINGS = in_documented_order(
+    (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
+)
+# Of mounted features, by the name of the feature. They stay known until the process ends: after a HUP that removes
+# the feature, its requests in progress and its programs still have their settings.
+SETTINGS_OF_MOUNTED: dict[str, tuple[Setting[Any], ...]] = {}
+# Ewe's own, and those of mounted features: know_settings_of_mounted() changes both tables.
+SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in OWN_SETTINGS}
+KEYS: dict[str, Setting[Any]] = {key: setting for setting in OWN_SETTINGS for key in setting.keys}
+
+
+def know_settings_of_mounted(file: str | None, values: Sequence[SourcedValue]) -> None:
+    """Know the settings that the mounted features declare, besides ewe's own, before a source is read.
+
+    file: the settings file. values: of all sources, the strongest last. Raises ConfigError: a feature cannot be
+    loaded, or one of its settings has a name that is taken.
+    """
+    for value in mounts_in(values):
+        probe = Config()
+        probe.file = file
+        for each in mounted(probe.with_values([value])):
+            of_others = {name: found for name, found in SETTINGS_OF_MOUNTED.items() if name != each.name}
+            try:
+                check_names(each.settings)
+                know_settings({**of_others, each.name: each.settings})
+            except ValueError as reason:
+                raise ConfigError(f"feature {each.name!r}: {reason} (mount)") from None
+
+
+def know_settings(of_mounted: dict[str, tuple[Setting[Any], ...]]) -> None:
+    """Know ewe's own settings, and those of mounted features. Raises ValueError, and then nothing has changed.
+
+    of_mounted: their settings, by the name of the feature.
+    """
+    ordered = in_documented_order(OWN_SETTINGS, (each for found in of_mounted.values() for each in found))
+    SETTINGS_OF_MOUNTED.clear()
+    SETTINGS_OF_MOUNTED.update(of_mounted)
+    SETTINGS.clear()
+    SETTINGS.update((each.name, each) for each in ordered)
+    KEYS.clear()
+    KEYS.update((key, each) for each in ordered for key in each.keys)
+
+
+def mounts_in(values: Sequence[SourcedValue]) -> Iterator[SourcedValue]:
+    """Yield the strongest value of `mount` for the server, and that of each table [[site]]."""
+    yield from [value for value in values if value.key == "mount"][-1:]
+    for value in values:
+        tables = value.raw if value.key == "site" and isinstance(value.raw, list) else ()
+        for table in tables:
+            if isinstance(table, Mapping) and "mount" in table:
+                from ewe.config.site_tables import as_table
+
+                origin = as_table(table, value.origin).origin_of("mount")
+                yield SourcedValue("mount", table["mount"], f"{origin}: mount =", origin)
+
+
+def check_names(settings: Iterable[Setting[Any]]) -> None:
+    """Raise ValueError if a setting of another package has the name of a part of Config, or of a key of a table."""
+    for setting in settings:
+        for key in getattr(setting, "keys", ()):
+            if hasattr(Config, key.replace("-", "_")) or misplaced("", key) is not None:
+                raise ValueError(f"the name {key} of its setting is taken")
+
+
+def misplaced(origin: str, key: str) -> ConfigError | None:
+    """Return the error for a key that only a table [[site]] or [[site.location]] may have; None for another key."""
+    from ewe.config.site_tables import misplaced_key
+
+    return misplaced_key(origin, key)
 
 
 def _unknown(origin: str, key: str) -> ConfigError:
     """Return the error for a key that is no setting."""
-    from ewe.config.site_tables import misplaced_key
-
-    return misplaced_key(origin, key) or unknown_key(f"{origin}:", key, KEYS)
+    return misplaced(origin, key) or unknown_key(f"{origin}:", key, KEYS)
 
 
 def now_called(origin: str, setting: Setting[Any]) -> str:

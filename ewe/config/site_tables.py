@@ -283,14 +283,14 @@ def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable,
     if not isinstance(raw, list | tuple) or not all(isinstance(each, Mapping) for each in raw):
         raise ConfigError(f"{origin}: site must be tables: write [[site]]")
     found = tuple(read_site(as_table(each, origin), settings) for each in raw)
-    owners: dict[tuple[str, tuple[str, ...]], str] = {}
+    owners: dict[tuple[str, tuple[str, ...]], SiteTable] = {}
     for site in found:
         for name in site.names or ("",):
-            other = owners.setdefault((name, tuple(sorted(site.listen))), site.origin)
-            if other != site.origin:
+            other = owners.setdefault((name, tuple(sorted(site.listen))), site)
+            if other is not site:
                 what = f'name "{name}"' if name else "no names"
                 raise ConfigError(
-                    f"{site.origin}: the site of {other} has {what}, too: one could never answer"
+                    f"{site.origin}: the site of {other.origin} has {what}, too: one could never answer"
                 )
     return found
 

@@ -71,7 +71,9 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     lines = _lines(text, section)
-    if section and not lines:  # a pyproject.toml without settings of ewe: its errors do not concern us
+    if (
+        section and not lines and not _has_table(text, section)
+    ):  # a pyproject.toml without settings of ewe: its errors do not concern us
         if not required:
             return None
         raise ConfigError(f"{path}: no [{section}] in it")
@@ -89,6 +91,26 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
         origin = f"{path} line {lines[key]}" if key in lines else path
         found.append(SourcedValue(key, raw, label=f"{origin}: {key} =", origin=origin))
     return found
+
+
+# [tool] with ewe = { ... } below it, tool.ewe.port = 1, tool = { ... }, or ["tool"."ewe"]
+TABLE_WITHOUT_USUAL_HEADER = re.compile(
+    r"""^\s*(?:\[\s*["']?tool["']?\s*\]|["']?tool["']?\s*[.=]|\[+\s*["']?tool["']?\s*\.\s*["']?ewe\b)""",
+    re.MULTILINE,
+)
+
+
+def _has_table(text: str, section: str) -> bool:
+    """Return whether a TOML text has the table of a section, although _lines() finds no header of it."""
+    if TABLE_WITHOUT_USUAL_HEADER.search(text) is None:  # most projects: tomllib is not loaded for them
+        return False
+    try:
+        table: Any = _parse(text, "")
+    except ConfigError:
+        return False
+    for name in section.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table is not None
 
 
 def _lines(text: str, section: str) -> dict[str, int]:

@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ewe.child_slots import BackOff, ChildSlot
 from ewe.database.acceptors import (
     Acceptor,
     GatewayConnection,
@@ -61,9 +62,10 @@ from ewe.registry import load
 from ewe.streams import systemd
 
 DEADLINE_CHECK_S = 0.1  # seconds between two checks of the deadlines
-# A statement process that ends within so many seconds is replaced only after as many seconds: a process that always
-# fails at its start must not use all of the processor
-MIN_LIFE_S = 1.0
+# A process that always fails at its start must not use all of the processor. The wait does not grow, since a
+# statement that ends its process must not keep the other gateways waiting.
+RESTART_S = 1.0
+BACK_OFF = BackOff(young_s=RESTART_S, shortest_s=RESTART_S, longest_s=RESTART_S)
 WAKEUP_BYTES = 4096  # bytes that one read takes out of the pipe for signals
 GRACE_S = 10.0  # seconds that running requests have when the daemon is asked to stop
 
@@ -75,6 +77,14 @@ class QueuedJob:
         self.gateway = gateway
         self.job = job
         self.queued_at = time.monotonic()
+
+
+class PendingStart(ChildSlot):
+    """A statement process that is to start. connections: the number of its workers."""
+
+    def __init__(self, connections: int) -> None:
+        super().__init__(BACK_OFF)
+        self.connections = connections
 
 
 class Daemon:
@@ -100,8 +110,7 @@ class Daemon:
         self.workers: list[RemoteWorker] = []
         self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
         self.processes: dict[int, StatementProcess] = {}  # by descriptor
-        # Processes to start again: (monotonic time of the start, number of connections)
-        self.pending_starts: list[tuple[float, int]] = []
+        self.pending_starts: list[PendingStart] = []  # of processes that have ended, or could not be started
         self.ended_count = 0  # jobs
         self.refused_count = 0  # requests and connections that got an error without a worker
         # The monotonic time at which the daemon ends; None: it was not asked to stop
@@ -446,11 +455,12 @@ class Daemon:
             self.refuse(gateway, error, closes=True)
         if self.pending_starts and self.stop_by is None:
             pending, self.pending_starts = self.pending_starts, []
-            for start_at, connections in pending:
-                if now < start_at:
-                    self.pending_starts.append((start_at, connections))
+            for start in pending:
+                if start.is_due(now):
+                    # Adds another one if the system cannot make a process
+                    self.start_process(start.connections)
                 else:
-                    self.start_process(connections)  # adds itself again if the system cannot make a process
+                    self.pending_starts.append(start)
 
     def refuse_expired_requests(self, now: float) -> None:
         """Refuse the requests that have waited longer than `queue_timeout` for a worker."""
@@ -546,9 +556,11 @@ class Daemon:
         except OSError as reason:
             self.log.write(
                 "error",
-                f"cannot start a statement process: {reason.strerror}; trying again in {MIN_LIFE_S:g} s",
+                f"cannot start a statement process: {reason.strerror}; trying again in {RESTART_S:g} s",
             )
-            self.pending_starts.append((time.monotonic() + MIN_LIFE_S, connections))
+            start = PendingStart(connections)
+            start.plan(RESTART_S)
+            self.pending_starts.append(start)
             return
         self.processes[process.fileno()] = process
         self.gateways.process_count = len(self.processes)
@@ -559,7 +571,7 @@ class Daemon:
     def replace_process(self, process: StatementProcess) -> None:
         """Replace a statement process that has ended: report the loss to the gateways that it served.
 
-        A process that has run for less than MIN_LIFE_S is replaced only after MIN_LIFE_S, any other at once.
+        A process that has run for less than RESTART_S is replaced only after RESTART_S, any other at once.
         """
         # Some of its workers may have reported the end of their jobs: these jobs are not lost
         self.take_back_workers()
@@ -568,9 +580,9 @@ class Daemon:
             for worker in process.workers
             if worker.job is not None
         ]
-        now = time.monotonic()
-        start_at = now + MIN_LIFE_S if now - process.started_at < MIN_LIFE_S else now
-        self.pending_starts.append((start_at, len(process.workers)))
+        start = PendingStart(len(process.workers))
+        start.plan_after_death(process.started_at)
+        self.pending_starts.append(start)
         self.end_process(process)
         event = (
             "was killed, since a statement did not end" if process.stuck_worker is not None else "has ended"

@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GROUP = "ewe.features"  # the entry-point group in which other packages register their features
-# The parts that the declaration of a mounted feature may have
-PARTS_OF_MOUNTED = ("make", "protected", "needs", "notes")
+# The parts that the declaration of a mounted feature may have. Each other one needs a row of the feature table.
+PARTS_OF_MOUNTED = (
+    "make", "settings", "protected", "needs", "notes", "start_warnings", "provide", "mounts", "answers_all",
+    "shares_mounts", "programs", "fixed", "ends_processes", "measures", "imports_later", "directories", "late",
+    "preload",
+)  # fmt: skip
 
 
 class StepKey(Key):
@@ -163,9 +167,10 @@ class Feature(NamedTuple):
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.
+    declares: yield the declarations of other features, which its setting names.
 
-    A feature that the setting `mount` names has `make`, and may have `protected`, `needs` and `notes`. The other
-    parts need a row of the feature table.
+    A feature that the setting `mount` names has `make`, and may have the parts of PARTS_OF_MOUNTED. ewe treats them
+    as it treats those of the features in its table.
     """
 
     name: str
@@ -196,6 +201,7 @@ class Feature(NamedTuple):
     directories: Callable[[Config], Iterable[NeededDirectory]] | None = None
     late: tuple[str, ...] = ()
     preload: Callable[[], None] | None = None
+    declares: Callable[[Config], Iterable[Feature]] | None = None
 
     def parts(self) -> list[str]:
         """Return the names of the parts that this declaration has, without the name."""
@@ -239,6 +245,9 @@ def named(name: str) -> Any:
                 raise UnknownFeature(
                     f"feature {name!r} has {part}=; a mounted feature can have only {possible} (mount)"
                 )
+        settings: Any = found.settings  # a user may have written anything there
+        if not isinstance(settings, tuple) or not all(isinstance(each, Setting) for each in settings):
+            raise UnknownFeature(f"feature {name!r}: its settings= must be a tuple of Setting (mount)")
     elif not (isinstance(found, type) and callable(getattr(found, "respond", None))):
         raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
     return found

@@ -1,13 +1,22 @@
 """Mounted features: those of other packages, and your own, each below a path (setting `mount`). They come first.
 
-A mounted class has a handler and nothing else. A mounted Feature may also have the parts `protected`, `needs` and
-`notes`. The feature `mount` passes these on, as if they were its own.
+A mounted class has a handler and nothing else. A mounted Feature may have most parts of a declaration
+(PARTS_OF_MOUNTED). The feature table then yields it beside ewe's own features, and the server asks all of them in
+the same way:
+
+    mount = "/hello=hello:FEATURE"
+              │        └─▶ declares() ─▶ feature_table.features() ─▶ settings, needs, programs, protected, ...
+              └─ the path ─▶ mounts() ─▶ FEATURE.make(config, path) ─▶ the handler below the path
+
+One thing differs. A function of another package may raise any exception, and yield anything. The server gets it
+in a Part, which makes one line of each fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_mount
@@ -16,6 +25,7 @@ from ewe.features.base import Middleware, Mount, ProtectedSource
 from ewe.features.declaration import (
     Feature,
     Mounted,
+    NeededDirectory,
     UnknownFeature,
     in_one_line,
     make,
@@ -29,27 +39,119 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import Plan
 
+# The parts that are functions, and the objects that such a function yields; "": it yields none
+FUNCTIONS = {
+    "protected": "a ProtectedSource without executables",
+    "mounts": "a Mount with a handler",
+    "programs": "a function that makes a KeptProgram",
+    "fixed": "the name of a setting",
+    "directories": "a NeededDirectory",
+    "needs": "a text",
+    "notes": "a text",
+    "start_warnings": "a text",
+    "provide": "",
+    "answers_all": "",
+    "ends_processes": "",
+    "measures": "",
+}
+LINES = ("needs", "notes", "start_warnings")
 
-def declared(config: Config) -> Iterator[tuple[str, Feature]]:
-    """Yield the name and the declaration of each mounted feature that has one. Raises UnknownFeature."""
-    for _, name in map(parse_mount, config[MOUNT]):
-        feature = named(name)
-        if isinstance(feature, Feature):
-            yield name, feature
 
+class Part:
+    """A function of the declaration of a mounted feature. Its only exception is UnknownFeature, with one line.
 
-def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[Any]:
-    """Return all that one function of a Feature (its declaration) yields; [] if it does not have this function.
-
-    part: "protected", "needs" or "notes". arguments: of the function. Raises UnknownFeature if it fails.
+    name: of the feature, as the setting names it. origin: the file and line of the setting, with a colon, or "".
     """
-    function = getattr(feature, part)
-    try:
-        return list(function(*arguments)) if function is not None else []
-    except ValueError as reason:  # the feature's own message
-        raise UnknownFeature(in_one_line(name, reason)) from None
-    except (Exception, SystemExit) as reason:  # a user's function may raise any exception
-        raise UnknownFeature(f"feature {name!r}: its {part}= fails: {in_words(reason)} (mount)") from None
+
+    def __init__(self, part: str, function: Callable[..., Any], name: str, origin: str) -> None:
+        self.part, self.function, self.name, self.origin = part, function, name, origin
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the result of the function; a list if it yields objects. Raises UnknownFeature."""
+        try:
+            found = self.function(*arguments)
+            if not FUNCTIONS.get(self.part):
+                return found
+            is_one = isinstance(found, str) or not isinstance(found, Iterable)
+            return [self.checked(each) for each in ((found,) if is_one else found)]
+        except UnknownFeature:
+            raise
+        except ValueError as reason:  # the feature's own message
+            raise UnknownFeature(self.origin + in_one_line(self.name, reason)) from None
+        except (Exception, SystemExit) as reason:  # a user's function may raise any exception
+            fault = f"its {self.part}= fails: {in_words(reason)}"
+            raise UnknownFeature(f"{self.origin}feature {self.name!r}: {fault} (mount)") from None
+
+    def checked(self, found: Any) -> Any:
+        """Return an object that the function has yielded. Raises UnknownFeature for one of another kind."""
+        if self.part in LINES and isinstance(found, str):
+            return (self.origin if self.part == "needs" else "") + in_one_line(self.name, found)
+        if (
+            self.part == "mounts"
+            and isinstance(found, Mount)
+            and callable(getattr(found.handler, "respond", None))
+        ):
+            return with_checks(found, self.name)
+        if self.part == "programs" and callable(found):
+            return Part("maker in programs", found, self.name, self.origin)
+        is_right = {
+            "protected": isinstance(found, ProtectedSource) and not found.executables,
+            "fixed": isinstance(found, str),
+            "directories": isinstance(found, NeededDirectory),
+        }
+        if is_right.get(self.part):
+            return found
+        fault = f"its {self.part}= must yield {FUNCTIONS[self.part]}, not {type(found).__name__}"
+        raise UnknownFeature(self.origin + in_one_line(self.name, fault))
+
+
+def with_checks(mount: Mount, name: str) -> Mount:
+    """Return a mount whose handler is checked as one of `make` (Mounted). name: of the feature."""
+    handler = mount.handler
+    mounted = handler if isinstance(handler, Mounted) else Mounted(handler, mount.path, name)
+    is_bare = mount.bare or isinstance(mounted.handler, Middleware)
+    return mount._replace(path=mount.path.rstrip("/") or "/", handler=mounted, bare=is_bare)
+
+
+def declares(config: Config) -> Iterator[Feature]:
+    """Yield each declaration that the setting names, on the server and on its sites, once. Raises UnknownFeature.
+
+    Its functions are Parts, and its name is "module:NAME", which no feature of ewe has.
+    """
+    found: dict[str, Feature] = {}
+    for site_config in config.each_site():
+        origin = origin_of(site_config)
+        for _, name in map(parse_mount, site_config[MOUNT]):
+            with with_line(site_config):
+                feature = named(name)
+            full_name = module_and_name(name)
+            if isinstance(feature, Feature) and full_name not in found:
+                found[full_name] = with_parts(feature, full_name, name, origin)
+    yield from found.values()
+
+
+def with_parts(feature: Feature, full_name: str, name: str, origin: str) -> Feature:
+    """Return a declaration with another name, and with Parts as its functions. name, origin: see Part."""
+    parts: dict[str, Any] = {
+        part: Part(part, function, name, origin)
+        for part in FUNCTIONS
+        if (function := getattr(feature, part)) is not None
+    }
+
+    def preload() -> None:
+        for module in feature.late:
+            import_module(module)
+        if feature.preload is not None:
+            feature.preload()
+
+    parts["preload"] = Part("late= or preload", preload, name, origin)
+    return feature._replace(name=full_name, **parts)
+
+
+def origin_of(config: Config) -> str:
+    """Return the file and the line of the setting, with a colon; "" if it does not stand in a file."""
+    origin = config.origin("mount")
+    return f"{origin}: " if config.file is not None and origin.startswith(config.file) else ""
 
 
 @contextmanager
@@ -58,58 +160,28 @@ def with_line(config: Config) -> Iterator[None]:
     try:
         yield
     except UnknownFeature as reason:
-        origin = config.origin("mount")
-        if config.file is None or not origin.startswith(config.file):
-            raise
-        raise UnknownFeature(f"{origin}: {reason}") from None
+        raise UnknownFeature(f"{origin_of(config)}{reason}") from None
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
-    """Yield the source directories of the mounted features, and the sources that their declarations name.
-
-    Raises UnknownFeature. Only CGI protects executables, since ewe protects those of one directory.
-    """
-    with with_line(plan.config):
-        yield from sources_of_applications(
-            module_and_name(name) for _, name in map(parse_mount, plan.config[MOUNT])
-        )
-        for name, feature in declared(plan.config):
-            for source in yielded(name, feature, "protected", plan, root):
-                if not isinstance(source, ProtectedSource) or source.executables:
-                    fault = "its protected= must yield a ProtectedSource without executables"
-                    raise UnknownFeature(in_one_line(name, fault))
-                yield source
+    """Yield the source directories of the mounted features."""
+    yield from sources_of_applications(
+        module_and_name(name) for _, name in map(parse_mount, plan.config[MOUNT])
+    )
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the features in the order of the setting. Raises UnknownFeature, ValueError.
 
     A middleware is put around all handlers after it (ewe.sites.routes.FeatureChain), outside of the content cache.
-    Each [[site]] may mount features, so their needs are asked here, where each site is built.
     """
-    with with_line(plan.config):
-        for name, feature in declared(plan.config):
-            for reason in yielded(name, feature, "needs", plan.config):  # the first one is enough
-                raise UnknownFeature(in_one_line(name, reason))
-        for path, name in map(parse_mount, plan.config[MOUNT]):
+    for path, name in map(parse_mount, plan.config[MOUNT]):
+        with with_line(plan.config):
             handler = make(name, plan.config, path)
-            mounted = Mounted(handler, path, name)
-            yield Mount(path.rstrip("/") or "/", mounted, bare=isinstance(handler, Middleware))
-
-
-def notes(config: Config) -> Iterator[str]:
-    """Yield the notes of the mounted features, and the reason if the notes of one cannot be had."""
-    try:
-        features = list(declared(config))
-    except UnknownFeature:  # the site is not made either: that failure has the reason
-        return
-    for name, feature in features:
-        try:
-            yield from (in_one_line(name, line) for line in yielded(name, feature, "notes", config))
-        except ValueError as reason:
-            yield str(reason)
+        mounted = Mounted(handler, path, name)
+        yield Mount(path.rstrip("/") or "/", mounted, bare=isinstance(handler, Middleware))
 
 
 FEATURE = Feature(
-    "mount", settings=SETTINGS, protected=protected, mounts=mounts, notes=notes, imports_later=True
+    "mount", settings=SETTINGS, protected=protected, mounts=mounts, imports_later=True, declares=declares
 )

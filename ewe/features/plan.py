@@ -123,7 +123,10 @@ class Plan:
         self.mounts = list(self.mounted())
 
     def provided(self, name: str) -> Any:
-        """Return the object that a feature provides; None if the settings do not switch the feature on."""
+        """Return the object that a feature provides; None if the settings do not switch the feature on.
+
+        name: of the feature; of a mounted one it is "module:NAME".
+        """
         return self.objects.get(name)
 
     def location(self, path: str) -> object:

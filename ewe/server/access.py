@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ewe.child_processes import how_ended, keep_exit_statuses
 from ewe.config.feature_table import directories, features
 from ewe.gateway.scripts import account_name, closed_directory, fault_of
 from ewe.log_files import STANDARD_ERROR, names_file, open_log
-from ewe.server.children import how_ended
 from ewe.server.privileges import become, look_up
 from ewe.streams.listener import StartError
 
@@ -40,6 +40,7 @@ def call_as_account(user: str | None, group: str | None, question: Callable[[], 
     if os.geteuid() != 0 or (user is None and group is None):
         return question()
     look_up(user, group)
+    keep_exit_statuses()
     reader, writer = os.pipe()
     try:
         pid = os.fork()

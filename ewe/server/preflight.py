@@ -29,7 +29,7 @@ from ewe.server.privileges import look_up
 from ewe.server.processor_factory import description_of, no_xswitch, starts_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
-from ewe.streams.listener import StartError, try_address
+from ewe.streams.listener import StartError, conflict_of, try_address
 from ewe.trace import INHERITED
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    failures += unmet_needs(with_xswitch(config))
+    try:
+        failures += unmet_needs(with_xswitch(config))
+    except ConfigError as wrong:  # the function of a mounted feature fails
+        failures.append(wrong)
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
             logger.AccessLog("off", form)
@@ -79,7 +82,10 @@ def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     except StartError as reason:
         failures.append(str(reason))
     setting = "bind" if config.bind else "host, port"
-    for address in addresses_of(config):
+    addresses = addresses_of(config)
+    for number, address in enumerate(addresses):
+        if conflict := conflict_of(address, addresses[:number]):
+            failures.append(f"{conflict} ({setting}{', listen' if config.sites else ''})")
         try:
             note = try_address(address)
         except StartError as reason:
@@ -98,7 +104,10 @@ def notes_of_features(config: Config) -> list[str]:
             key = (each.name, *(site_config[setting] for setting in each.settings))
             if each.notes is not None and key not in asked:
                 asked.add(key)
-                found += each.notes(site_config)
+                try:
+                    found += each.notes(site_config)
+                except ConfigError as reason:  # the function of a mounted feature fails
+                    found.append(str(reason))
     return list(dict.fromkeys(found))
 
 

@@ -15,6 +15,7 @@ from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError
+from ewe.config.settings import SETTINGS
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
 from ewe.server.access import closed_python
@@ -257,11 +258,12 @@ class ProcessorFactory:
         for config in (self.config, fresh):
             for each in features(config, "fixed"):
                 fixed += tuple(each.fixed(fresh))
-        kept = {
-            name: getattr(self.config, name)
-            for name in fixed
-            if getattr(fresh, name) != getattr(self.config, name)
-        }
+        kept = {}
+        for name in fixed:
+            # Only one of the two configurations may mount the feature that has declared the setting
+            setting = SETTINGS.get(name)
+            if setting is not None and (old := getattr(self.config, name, setting.default)) != fresh[setting]:
+                kept[name] = old
         if not self.supervised and is_scheduled(fresh) != is_scheduled(self.config):  # another kind of pool
             kept |= {"schedule": self.config.schedule, "overload": self.config.overload}
         if listen_addresses(fresh) - listen_addresses(self.config):

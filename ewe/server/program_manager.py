@@ -9,7 +9,7 @@ starts the programs, so that this is the same under every concurrency model:
      └─ lifeline ──────┘  └─ pipe ◀─ standard output and error of the programs, for the error log
 
 - **A program ends.** The manager starts it again: at once, or, if the process lived for less than a second, after a
-  growing wait (children.py). If every process of a program has failed twice in a row, the manager renames its
+  growing wait (child_slots.py). If every process of a program has failed twice in a row, the manager renames its
   socket. Requests then get 503 at once; otherwise they would wait in the backlog until they get 504.
 - **The server ends**, perhaps by kill -9. The kernel then closes the last end of the lifeline. The manager ends
   each process together with its process group, such as php-cgi with PHP_FCGI_CHILDREN: by TERM, and by KILL after a
@@ -32,21 +32,20 @@ import os
 import pwd
 import re
 import select
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 from ewe import child_processes, logger
-from ewe.child_processes import exit_status, send_signal, wait_until
+from ewe.child_processes import exit_status, how_ended, send_signal, wait_until
+from ewe.child_slots import YOUNG_S, ChildSlot
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import unmet_needs
+from ewe.config.messages import ConfigError
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
-from ewe.server import children
-from ewe.server.children import YOUNG_S, how_ended
+from ewe.registry import in_words
+from ewe.scratch import LOCK, Scratch
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -77,7 +76,9 @@ class ProgramManager:
         self.owner = os.getpid()
         for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
-        self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
+        # After SIGKILL for the server and its manager, the next start removes the directory: it may hold passwords.
+        self.scratch = Scratch("ewe-programs-")
+        self.directory = self.scratch.path
         self.programs: list[KeptProgram] = []
         try:
             for number, make in enumerate(programs_of(config)):
@@ -85,13 +86,13 @@ class ProgramManager:
             if user is not None and os.geteuid() == 0:
                 account = pwd.getpwnam(user)
                 # The directory is the last: its new owner could put a link to any file into the place of the next
-                # one.
-                for name in (*os.listdir(self.directory), "."):
+                # one. Root keeps the lock, so that a later start of root's knows it.
+                for name in (*(each for each in os.listdir(self.directory) if each != LOCK), "."):
                     os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
         except BaseException:  # such as a TMPDIR too long for the path of a socket: nothing calls close()
             for program in self.programs:
                 program.socket.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.scratch.close()
             raise
         self.settings = ", ".join(dict.fromkeys(each.setting for each in self.programs))
 
@@ -104,7 +105,14 @@ class ProgramManager:
         for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         for program in self.programs:
-            config = program.completed(config)
+            try:
+                config = program.completed(config)
+            except (StartError, ConfigError):
+                raise
+            except Exception as reason:  # completed() may be that of a mounted feature
+                raise StartError(
+                    f"the program {program.name}: its completed() fails: {in_words(reason)} ({program.setting})"
+                ) from None
         return config
 
     def start(self, listening: Iterable[socket.socket] = ()) -> None:
@@ -145,8 +153,7 @@ class ProgramManager:
             if os.geteuid() == 0:
                 become(self.user, self.group)
             ManagerProcess(self.programs, lifeline, self.grace).run()
-            # The server may have been killed before close().
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.scratch.close()  # the server may have been killed before close()
         except BaseException:
             logger.errors.exception(f"the program manager failed ({self.settings})")
         finally:
@@ -160,9 +167,10 @@ class ProgramManager:
         for program in self.programs:
             try:
                 program.write_settings(config)
-            except OSError as reason:
+            except Exception as reason:  # write_settings() may be that of a mounted feature
+                why = getattr(reason, "strerror", None) or in_words(reason)
                 logger.errors.error(
-                    f"cannot write {reason.filename!r}: {reason.strerror} ({program.setting})"
+                    f"cannot write the settings of {program.name}, its old ones stay: {why} ({program.setting})"
                 )
         if self.pid and not self.signal(signal.SIGHUP):
             logger.errors.error(f"the program manager has ended; restart ewe ({self.settings})")
@@ -202,10 +210,10 @@ class ProgramManager:
                 exit_status(self.pid)
         for program in self.programs:
             program.socket.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.scratch.close()
 
 
-class ProcessSlot(children.ChildSlot):
+class ProcessSlot(ChildSlot):
     """The slot of one process of a program."""
 
     def __init__(self, program: KeptProgram) -> None:
@@ -397,7 +405,7 @@ class ManagerProcess:
             slot.due_at = None
             try:
                 slot.process = ProgramProcess(slot.program)
-            except (OSError, subprocess.SubprocessError) as reason:
+            except Exception as reason:  # start() may be that of a mounted feature
                 self.replace(slot, f"{slot.program.name} cannot be started: {reason}", now)
 
     def replace(self, slot: ProcessSlot, failure: str, born: float) -> None:
@@ -409,7 +417,7 @@ class ManagerProcess:
         seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
         slots = [each for each in self.slots if each.program is slot.program]
-        if all(each.process is None and each.has_failed_twice() for each in slots):
+        if all(each.process is None and each.has_failed(2) for each in slots):
             slot.program.hide_socket()
         logger.errors.error(f"{failure}; starting another{wait} ({slot.program.setting})")
 

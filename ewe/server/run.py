@@ -22,7 +22,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import feature, module_names
+from ewe.child_processes import keep_exit_statuses
+from ewe.config.feature_table import feature, module_names, mounted
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
@@ -71,8 +72,10 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     reread: a function that reads the configuration again (HUP), and raises ValueError if it has an error; None: the
     configuration stays.
     """
+    keep_exit_statuses()
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - STOPS)
+    # All others are let in, also those that the parent has blocked: SIGCHLD reports a dead worker.
+    signal.pthread_sigmask(signal.SIG_SETMASK, HANDLED - STOPS)
     if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
@@ -89,7 +92,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
         start_programs(factory, sockets)
         warn_about_settings_file(config)
         if config.user or config.group:
-            load_late_modules()  # the account may not be allowed to read Python's directories
+            load_late_modules(config)  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
         for warning in access_warnings(config):
             logger.errors.warning(warning)
@@ -111,7 +114,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     try:
         Owner.account = owner_of(user, group)
         if user:
-            load_late_modules()
+            load_late_modules(config)
         with managed_programs(config, user) as programs:
             if programs is not None:
                 config, reread = completed_by(programs.completed, config, reread)
@@ -184,10 +187,11 @@ def late_modules() -> Iterator[str]:
     yield from (*LATE_OF_FILES, *LATE_MODULES)
 
 
-def load_late_modules() -> None:
+def load_late_modules(config: Config) -> None:
     """Load the late modules and the files that features preload now: without root, they may not be readable.
 
-    Applications are not loaded here: the workers import them after they have given up root.
+    Applications are not loaded here: the workers import them after they have given up root. Raises ConfigError if a
+    mounted feature fails.
     """
     for name in late_modules():
         importlib.import_module(name)
@@ -199,6 +203,8 @@ def load_late_modules() -> None:
         preload = feature(module).preload
         if preload is not None:
             preload()
+    for mounted_feature in mounted(config):
+        mounted_feature.preload()  # imports its late modules, too
     importlib.import_module("ewe.server.sources").foreign_directories()
 
 
@@ -379,13 +385,16 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
         return
     ours = os.getpid()
-    file = -1
+    file, is_ours = -1, False
     try:
         file = open_locked(path)
         # This fails for a file of another kind, such as /dev/null, which must not be removed at the end.
         os.ftruncate(file, 0)
+        is_ours = True
         os.write(file, f"{ours}\n".encode())
     except OSError as reason:
+        if is_ours:  # the disk is full: an empty file would name no process
+            remove_pid_file(path, file)
         if file >= 0:
             os.close(file)
         raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
@@ -393,10 +402,15 @@ def pid_file(path: str | None) -> Iterator[None]:
         yield
     finally:
         if os.getpid() == ours:  # a worker, which is a child of this process, leaves the file
-            with suppress(OSError):  # without root, this process may not write into that directory
-                if is_same(path, file):
-                    os.unlink(path)
+            remove_pid_file(path, file)
         os.close(file)
+
+
+def remove_pid_file(path: str, file: int) -> None:
+    """Remove a pid file, unless the path names another file by now. file: its descriptor."""
+    with suppress(OSError):  # without root, this process may not write into that directory
+        if is_same(path, file):
+            os.unlink(path)
 
 
 def open_locked(path: str) -> int:

@@ -40,10 +40,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
+from ewe.child_processes import how_ended
 from ewe.gateway import orphans
 from ewe.processors.seats import Seat
 from ewe.server.change import Change
-from ewe.server.children import how_ended
 from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports

@@ -11,7 +11,7 @@ A worker that retires occupies no slot, but it has a process id and a seat until
 like a worker, in the slot XSWITCH. It has no seat, and belongs to no generation.
 
 Possible failures: a fork may be refused, or a worker may die. Its slot stays in use, with a planned start
-(children.py). A slot that is given up loses its planned start, too: otherwise a worker would start in it later.
+(child_slots.py). A slot that is given up loses its planned start, too: otherwise a worker would start in it later.
 
 Read next: worker_table.py, the states of one worker; growing.py, how many slots there should be; supervisor.py.
 """
@@ -23,7 +23,7 @@ from collections import defaultdict
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
-from ewe.server.children import LONGEST_S, ChildSlot
+from ewe.child_slots import LONGEST_S, ChildSlot
 from ewe.server.growing import START_S, Growing
 from ewe.server.worker_table import COMING, FIRST, RETIRING, SERVING, XSWITCH, WorkerProcess
 

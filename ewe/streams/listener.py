@@ -44,6 +44,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ewe import logger
@@ -106,6 +107,7 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
     write_timeout: seconds, SO_SNDTIMEO of the accepted TCP sockets.
     """
     sockets: list[socket.socket] = []
+    opened: list[str] = []
     try:
         for address in addresses:
             for sock in open_address(address):
@@ -116,10 +118,40 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
                     # Accepted sockets inherit these options, which saves three system calls per connection.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
+            opened.append(address)
     except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
-        raise StartError(why_not_opened(address, reason)) from None
+        is_used = isinstance(reason, OSError) and reason.errno == errno.EADDRINUSE
+        conflict = conflict_of(address, opened) if is_used else ""
+        raise StartError(conflict or why_not_opened(address, reason)) from None
     return sockets
+
+
+def conflict_of(address: str, earlier: Iterable[str]) -> str:
+    """Return one line about an earlier address of this server that excludes an address; "" if none does.
+
+    Only one socket can listen at a port of an address. 0.0.0.0 and [::] stand for all addresses of their family.
+    """
+    for other in earlier:
+        for family, host, port in names_of(address):
+            for its_family, its_host, its_port in names_of(other):
+                is_shared = host == its_host or not {host, its_host}.isdisjoint(("0.0.0.0", "::"))
+                if (family, port) == (its_family, its_port) and is_shared:
+                    return f"{address} is in use by this server, which listens at {other}, too; leave one out"
+    return ""
+
+
+def names_of(address: str) -> Iterator[tuple[object, str, int]]:
+    """Yield the family, the host and the port of each socket of an address; none for port 0 or an unknown host."""
+    kind, host, port = parse_address(address)
+    if kind != "tcp":
+        yield kind, host, port
+    elif port:
+        with suppress(OSError, UnicodeError):
+            for family, _, _, _, where in socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                yield family, str(where[0]), port
 
 
 def open_address(address: str) -> Iterator[socket.socket]:
@@ -168,9 +200,9 @@ def try_address(address: str) -> str:
 def try_unix(path: str) -> str:
     """Return a note if the Unix socket exists, "" if not. Raises StartError for a path that cannot be bound."""
     directory = os.path.dirname(os.path.abspath(path))
-    if os.path.exists(path):
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise StartError(f"unix:{path} is there and no socket; choose another path")
+    if os.path.lexists(path):
+        if not is_socket(path):
+            raise StartError(why_not_opened(f"unix:{path}", OSError(errno.EADDRINUSE, "")))
         return f"unix:{path} is there: a server uses it, or has left it behind"
     if not os.path.isdir(directory):
         raise StartError(f"unix:{path}: there is no directory {directory}; make it")
@@ -185,7 +217,7 @@ def open_unix(path: str) -> socket.socket:
     """Bind a Unix socket. Remove first a socket that a dead server has left behind. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+        if is_socket(path):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.setblocking(False)  # connect(2) would wait for a server whose backlog is full
                 if probe.connect_ex(path) == errno.ECONNREFUSED:
@@ -198,11 +230,21 @@ def open_unix(path: str) -> socket.socket:
     return sock
 
 
+def is_socket(path: str) -> bool:
+    """Return whether a path names a Unix socket."""
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
 def why_not_opened(address: str, reason: OSError | UnicodeError) -> str:
     """Return one line: the reason why an address cannot be opened, and the remedy."""
     if isinstance(reason, UnicodeError):
         return f"{address}: the host is malformed"
     if reason.errno == errno.EADDRINUSE:
+        if address.startswith("unix:") and not is_socket(address.removeprefix("unix:")):
+            return f"{address} is there and no socket; choose another path"
         advice = "another path" if address.startswith("unix:") else "another port, or 0 for a free one"
         return f"{address} is in use by another server; choose {advice}"
     if reason.errno == errno.EADDRNOTAVAIL:

@@ -14,9 +14,9 @@ When a process dies:
     suexecme or main    The two cannot work without each other: a new suexecme knows no engines, and a new main
                         process has none. The supervisor therefore ends the other one too, with all engines, and
                         starts both again. The listening sockets stay open here: a web server that connects
-                        meanwhile waits in the backlog for a moment. After MAX_FAILURES ends in a row, of which each
-                        but the first came within MIN_LIFE_S, the supervisor ends with status 1. If the machine
-                        lacks the resources for new processes, the supervisor waits for them.
+                         meanwhile waits in the backlog for a moment. After MAX_FAILURES ends in a row, each of them
+                         soon after a start (BACK_OFF), the supervisor ends with status 1. If the machine lacks the
+                         resources for new processes, the supervisor waits for them.
     the supervisor      The kernel kills the main process (PR_SET_PDEATHSIG). suexecme notices that, kills all
                         engines and ends. No process is left.
     its own parent      If `--parent` names it: the kernel sends TERM to the supervisor, which stops normally.
@@ -43,7 +43,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ewe.child_processes import has_exited, send_signal, wait_until
+from ewe.child_processes import has_exited, keep_exit_statuses, send_signal, wait_until
+from ewe.child_slots import BackOff, ChildSlot
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
 from ewe.log_files import names_file
@@ -74,12 +75,14 @@ SUEXECME_ENDS_S = 2.0
 MAIN_STOPS_S = 15.0  # that the main process may take to stop
 KILL_TIMEOUT_S = 5.0  # that a killed process may take to end; in a hung file system it may never end
 LEFTOVER_TIMEOUT_S = 10.0  # that leftover processes may take to end
-MIN_LIFE_S = 2.0  # a child that lives for less has failed at its start
+# A child that lives for less than 2 s has failed at its start. Both children start again at once.
+BACK_OFF = BackOff(young_s=2.0, shortest_s=0.0, longest_s=0.0)
 RETRY_S = 2.0  # between two attempts to fork the children
 MAX_FAILURES = 5  # in a row, before the supervisor gives up
 # Settings that change only at a restart
 RESTART_SETTINGS = ("listen", "socket_mode", "socket_group", "user", "cgroup", "prime", "trace")
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1}
+STOPS = {signal.SIGTERM, signal.SIGINT}
+SIGNALS = {signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, *STOPS}
 
 
 class StartError(Failure):
@@ -186,14 +189,14 @@ class Supervisor:
     def run(self) -> int:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        # If the starting process ignores this signal, the kernel reaps the children at once, and waitid(2) fails
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        keep_exit_statuses()
         become_subreaper()
         if self.parent:
             end_with_parent(self.parent, signal.SIGTERM)
-        failures = 0
+        slot = ChildSlot(BACK_OFF)
+        is_announced = False
         try:
-            while failures < MAX_FAILURES:
+            while not slot.has_failed(MAX_FAILURES):
                 started_at = time.monotonic()
                 try:
                     self.start_children()
@@ -203,15 +206,15 @@ class Supervisor:
                         f"X-Switch's processes do not start: {reason.strerror}; trying again in {RETRY_S:g} s"
                     )
                     self.end_children()
-                    if signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, RETRY_S) is not None:
+                    if self.is_stopped_within(RETRY_S):
                         return 0
                     continue
-                if not failures:
+                if not is_announced:
+                    is_announced = True
                     self.announce_start()
                 if self.wait_for_end():
                     return 0
-                # An end after a long life is the first of a new row
-                failures = failures + 1 if time.monotonic() - started_at < MIN_LIFE_S else 1
+                slot.plan_after_death(started_at)
             self.log.error(
                 f"X-Switch's processes have ended {MAX_FAILURES} times soon after their start: X-Switch stops"
             )
@@ -307,9 +310,8 @@ class Supervisor:
         """Wait for signals until a child has ended, then end the other; return whether a signal asked to stop."""
         while True:
             number = signal.sigwait(SIGNALS)
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self.log.info(f"{signal.Signals(number).name}: stopping")
-                self.tell_service_manager("STOPPING=1")
+            if number in STOPS:
+                self.announce_stop(number)
                 send_signal(self.main_pid, signal.SIGTERM)
                 self.wait_or_kill(self.main_pid, MAIN_STOPS_S)
                 self.end_children()
@@ -325,6 +327,18 @@ class Supervisor:
                 self.log.error(f"{name} has ended; starting both again")
                 self.end_children()
                 return False
+
+    def is_stopped_within(self, seconds: float) -> bool:
+        """Wait while no child runs; return whether a signal asks to stop. Other signals stay pending."""
+        found = signal.sigtimedwait(STOPS, seconds)
+        if found is not None:
+            self.announce_stop(found.si_signo)
+        return found is not None
+
+    def announce_stop(self, number: int) -> None:
+        """Tell the log and the service manager that X-Switch stops."""
+        self.log.info(f"{signal.Signals(number).name}: stopping")
+        self.tell_service_manager("STOPPING=1")
 
     def tell_service_manager(self, state: str) -> None:
         """Send a state to the service manager, unless ewe has started this X-Switch: then ewe is its service."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import sqlite3
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support import web
@@ -16,6 +18,7 @@ from support.daemon import FEATURE
 from support.proc import is_gone
 from support.server import Server, Start, run_command, wait_until
 
+from ewe import logger
 from ewe.config.settings import Config
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
@@ -199,6 +202,29 @@ def test_a_change_that_fails_gives_the_daemon_its_old_databases(monkeypatch: pyt
     new.restore_programs(undone)
     new.restore_programs(old.config)  # the databases are the same
     assert restarted == [old.config]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_settings_that_cannot_be_written_at_hup_name_the_program(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
+) -> None:
+    """write(2) names no file in its error. The program may also be that of a mounted feature."""
+    log: list[str] = []
+    monkeypatch.setattr(logger.errors, "error", log.append)
+    manager = object.__new__(ProgramManager)
+    manager.programs = [object.__new__(DaemonProgram)]
+    manager.programs[0].name, manager.pid = "ewe-dbd", 0
+    monkeypatch.setattr(DaemonProgram, "write_settings", Mock(side_effect=fault))
+    manager.restart(Config())
+    [line] = log
+    assert line.startswith(f"cannot write the settings of ewe-dbd, its old ones stay: {said}")
+    assert line.endswith(" (database)")
 
 
 def test_the_settings_of_the_daemon_are_written_through_no_link(tmp_path: Path) -> None:

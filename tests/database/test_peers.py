@@ -27,6 +27,7 @@ from ewe.database import gateways, statement_processes
 from ewe.database.acceptors import Acceptor, QueueConnection, SocketConnection, account_name
 from ewe.database.client import Client
 from ewe.database.daemon import Daemon as DaemonOfLines
+from ewe.database.daemon import PendingStart
 from ewe.database.gateways import Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
     ClientRequest,
@@ -359,9 +360,11 @@ def test_a_process_that_must_wait_for_its_start_delays_no_other(
 ) -> None:
     started: list[int] = []
     monkeypatch.setattr(lines, "start_process", started.append)
-    lines.pending_starts.extend([(101.0, 1), (100.0, 2)])
+    later, sooner = PendingStart(1), PendingStart(2)
+    later.due_at, sooner.due_at = 101.0, 100.0
+    lines.pending_starts += [later, sooner]
     lines.enforce_deadlines(100.0)
-    assert started == [2] and list(lines.pending_starts) == [(101.0, 1)]
+    assert started == [2] and lines.pending_starts == [later]
     lines.enforce_deadlines(101.0)
     assert started == [2, 1] and not lines.pending_starts
 

@@ -14,9 +14,10 @@ from support.exercises import of_the_docs
 from support.memory import MemoryStream
 from support.server import ROOT, Start, run_command
 
-from ewe.config.feature_table import FEATURES, feature
+from ewe.config.feature_table import FEATURES, feature, mounted, unmet_needs
 from ewe.config.settings import Config
-from ewe.features.declaration import Feature, UnknownFeature, make
+from ewe.features.declaration import PARTS_OF_MOUNTED, Feature, UnknownFeature, make
+from ewe.features.mounted import FUNCTIONS
 from ewe.http.messages import Request, Response
 from ewe.server.preflight import notes_of_features
 from ewe.sites import make_site
@@ -33,7 +34,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         mounts += ["--mount", f"{path}=my_{name.lower()}:{name}"]
     with (tmp_path / "my_hello.py").open("a") as module:
         module.write(of_the_docs("write-a-feature.md", "FEATURE", 'Feature("hello"'))
-    mounts += ["--mount", "/declared=my_hello:FEATURE"]
+    mounts += ["--mount", "/declared=my_hello:FEATURE", "--greeting", "Ahoi"]
     server = start(model, *mounts)
     (server.root / "door").mkdir()
     (server.root / "door" / "index.html").write_text("inside\n")
@@ -44,7 +45,7 @@ def test_the_exercises_of_the_docs(start: Start, tmp_path: Path, model: str) -> 
         assert client.get("/door/index.html", auth=("ada", "engine")).text == "inside\n"
         assert client.get("/hello?name=Ada").text == "Hello, Ada!\n"
         assert client.get("/hello").text == "Hello, stranger!\n"
-        assert client.get("/declared").text == "Hello, stranger!\n"
+        assert client.get("/declared").text == "Ahoi, stranger!\n"
         for path in ("/hello", "/", "/cgi-bin/hello.sh"):  # the middleware holds all of them
             assert client.get(path).headers["server-timing"].startswith("total;dur=")
         assert client.head("/hello").headers["content-length"] == "17"
@@ -274,7 +275,7 @@ def notes(config):
     yield "few are greeted"
 
 def fails(*arguments):
-    yield {}["wool"]
+    return [{}["wool"]]
 
 def executables(plan, root):
     yield ProtectedSource(executables=root)
@@ -325,26 +326,56 @@ def test_a_mounted_declaration_protects_its_sources(here: Path, table: str) -> N
 def test_a_mounted_declaration_has_needs_and_notes(here: Path, table: str) -> None:
     config = settings_with(here, table + MOUNT)
     make_site(config)
+    assert list(unmet_needs(config)) == []
     assert [line for line in notes_of_features(config) if "(mount)" in line] == [
         "feature 'declared:FEATURE': few are greeted (mount)"
     ]
-    with pytest.raises(UnknownFeature) as caught:
-        make_site(settings_with(here, f"{table}{MOUNT}development = true\n"))
     line = f"{here}/ewe.toml line {3 + bool(table)}"
-    assert str(caught.value) == f"{line}: feature 'declared:FEATURE': the package hello is missing (mount)"
+    assert list(unmet_needs(settings_with(here, f"{table}{MOUNT}development = true\n"))) == [
+        f"{line}: feature 'declared:FEATURE': the package hello is missing (mount)"
+    ]
 
 
-@pytest.mark.parametrize("part", ["protected", "needs", "notes"])
+@pytest.mark.parametrize("part", [*FUNCTIONS, "preload"])
 def test_a_mounted_declaration_that_fails_is_one_line(here: Path, part: str) -> None:
     config = settings_with(here, 'mount = "/=declared:FAILS"\n', part)
-    try:
-        make_site(config)
-        said = " ".join(line for line in notes_of_features(config) if "FAILS" in line)
-    except UnknownFeature as reason:
-        said = str(reason)
-    line = "" if part == "notes" else f"{here}/ewe.toml line 3: "
-    assert said.startswith(f"{line}feature 'declared:FAILS': its {part}= fails: KeyError: 'wool', in ")
+    [declared] = mounted(config)
+    with pytest.raises(UnknownFeature) as caught:
+        getattr(declared, part)(*(() if part == "preload" else (config, "")))
+    name = "late= or preload" if part == "preload" else part
+    said = str(caught.value)
+    line = f"{here}/ewe.toml line 3: "
+    assert said.startswith(f"{line}feature 'declared:FAILS': its {name}= fails: KeyError: 'wool', in ")
     assert said.endswith(" (mount)") and "\n" not in said
+
+
+@pytest.mark.parametrize("part", [part for part, expected in FUNCTIONS.items() if expected])
+@pytest.mark.parametrize("yielded", [None, [5], [None]])
+def test_a_mounted_declaration_that_yields_something_else_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, part: str, yielded: object
+) -> None:
+    config = settings_with(here, MOUNT)
+    parts: dict[str, Any] = {part: lambda *arguments: yielded}
+    declared = Feature("x", make=lambda config, path: pytest.fail("no handler is made"), **parts)
+    monkeypatch.setattr("declared.FEATURE", declared)
+    [found] = mounted(config)
+    with pytest.raises(UnknownFeature, match=rf"'declared:FEATURE': its {part}= must yield .* \(mount\)$"):
+        getattr(found, part)(config, "")
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    "part",
+    ["needs", "programs", "directories", "start_warnings", "protected", "provide", "mounts", "measures"],
+)
+def test_a_start_with_a_declaration_that_fails_says_one_line(here: Path, part: str) -> None:
+    settings_with(here, "", part)
+    (here / "ewe.toml").write_text(
+        'documentroot = "."\nmount = "/=declared:FAILS"\nport = 0\nstatus = "/status"\n'
+    )
+    done = run_command(here)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert f"feature 'declared:FAILS': its {part}= fails: KeyError: 'wool', in " in done.stderr
 
 
 def test_a_fault_of_a_feature_names_the_feature(here: Path) -> None:
@@ -377,9 +408,8 @@ def test_only_cgi_protects_executables(here: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [
-    "settings", "provide", "mounts", "shares_mounts", "wrap", "files", "middleware", "server_middleware", "keys",
-    "gateway", "answer", "ends_processes", "start_warnings", "measures", "late", "preload", "programs", "fixed",
-    "directories", "answers_all", "imports_later", "answered_by",
+    "wrap", "files", "middleware", "server_middleware", "keys", "gateway", "answer", "process", "answered_by",
+    "declares",
 ])  # fmt: skip
 def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str
@@ -390,9 +420,19 @@ def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch.setattr("ewe.features.mounted.FEATURE", declared)
     with pytest.raises(UnknownFeature) as caught:
         make("ewe.features.mounted:FEATURE", Config(), "/")
-    assert f" has {part}=; a mounted feature can have only make=, protected=, needs=, notes= (mount)" in str(
-        caught.value
-    )
+    possible = ", ".join(f"{each}=" for each in PARTS_OF_MOUNTED)
+    assert f" has {part}=; a mounted feature can have only {possible} (mount)" in str(caught.value)
+
+
+def test_a_mounted_feature_may_have_every_other_part() -> None:
+    """Those that are functions get a Part, so that the server never meets an exception of another package."""
+    refused = {
+        *("name", "wrap", "files", "middleware", "server_middleware", "keys", "gateway", "answer", "process"),
+        *("answered_by", "declares"),
+    }
+    assert {*Feature._fields} - refused == {*PARTS_OF_MOUNTED}
+    others = {"make", "settings", "shares_mounts", "imports_later", "late", "preload"}
+    assert {*PARTS_OF_MOUNTED} - others == {*FUNCTIONS}
 
 
 def test_a_make_that_returns_no_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from support.documents import statements
 
+from ewe.config.settings import Config
 from ewe.server import run
 from ewe.server.run import OPTIONAL_MODULES, late_modules
 
@@ -96,7 +97,7 @@ def test_the_shim_of_libcgi_is_loaded_with_the_late_modules(monkeypatch: pytest.
     monkeypatch.setattr("ewe.server.sources.foreign_directories", lambda: loaded.append("directories"))
     monkeypatch.setattr(run, "late_modules", lambda: ())
     monkeypatch.setattr(run, "OPTIONAL_MODULES", ())
-    run.load_late_modules()
+    run.load_late_modules(Config())
     assert loaded == ["shim", "directories"]
 
 

@@ -415,6 +415,7 @@ XSWITCH_MAY_IMPORT = {
     "ewe",
     "ewe.bounded",
     "ewe.child_processes",
+    "ewe.child_slots",
     "ewe.command_logs",
     "ewe.config",
     "ewe.gateway.records",

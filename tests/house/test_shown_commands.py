@@ -14,6 +14,7 @@ import io
 import re
 import shlex
 import sqlite3
+import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from support.documents import (
     commands_in_lines,
     split,
 )
+from support.exercises import of_the_docs
 
 import ewe.cli
 import ewe.database.cli
@@ -47,10 +49,11 @@ import ewe_watch.cli
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import KEYS, Config
+from ewe.config.settings import KEYS, Config, know_settings
 from ewe.database import access_log
 from ewe.database import settings as database_settings
 from ewe.processors import base
+from ewe.registry import look_here
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.xswitch import settings as xswitch_settings
@@ -97,6 +100,7 @@ OF_READERS = {
     "my/grading.toml",
     "lock",
 }
+FEATURES_OF_READERS = ("Hello", "Words", "Countdown", "Door", "Stopwatch")  # classes of write-a-feature.md
 # URLs of the sample site that lead to files which the readers of a page write themselves
 URLS_OF_READERS = {"/cgi-bin/now", "/page.html"}
 PLACEHOLDER = re.compile(r"[A-Z]{2,}(:[A-Z]+)?")
@@ -154,8 +158,31 @@ def look_up(kind: str, names: list[str], known: object) -> None:
             raise WrongCommand(f"there is no {kind} {name}")
 
 
+def write_features_of_readers() -> None:
+    """Write the features of docs/write-a-feature.md into the current directory, and register `hello`."""
+    for name in FEATURES_OF_READERS:
+        Path(f"{name.lower()}.py").write_text(of_the_docs("write-a-feature.md", name))
+    with Path("hello.py").open("a") as module:
+        module.write(of_the_docs("write-a-feature.md", "FEATURE", 'Feature("hello"'))
+    about = Path("hello-1.0.dist-info")
+    about.mkdir(exist_ok=True)
+    (about / "METADATA").write_text("Name: hello\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[ewe.features]\nhello = hello:Hello\n")
+    look_here()
+
+
 def check_ewe(words: list[str], directory: Path) -> None:
-    options = ewe.cli._parse(words)
+    if "--mount" in words:
+        write_features_of_readers()
+    try:
+        check_options_of_ewe(ewe.cli._parse(words), directory)
+    finally:
+        know_settings({})  # ewe's own alone
+        for name in FEATURES_OF_READERS:
+            sys.modules.pop(name.lower(), None)
+
+
+def check_options_of_ewe(options: argparse.Namespace, directory: Path) -> None:
     options.words = ["." if "/" in word or is_placeholder(word) else word for word in options.words]
     if options.config and not (directory / options.config).exists():
         options.config = None

@@ -1,4 +1,4 @@
-"""Ending a child process: the number stays its own until it is reaped, and every wait has a limit."""
+"""Ending and replacing child processes: a number stays its own until it is reaped, and every wait has a limit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 
 from ewe.child_processes import exit_status, has_exited, send_signal, wait_until
+from ewe.child_slots import BackOff, ChildSlot
 from ewe.gateway.kept_programs import ForkedProcess
 
 LIBC = ctypes.CDLL(None)
@@ -98,3 +99,25 @@ def test_a_process_that_this_one_may_not_signal_is_left(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "kill", refuse)
     send_signal(4242, signal.SIGTERM)
     assert sent == [4242]
+
+
+@pytest.mark.parametrize(
+    ("limits", "waits_s"),
+    [
+        (BackOff(), [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]),
+        (BackOff(2.0, 1.0, 1.0), [1.0, 1.0, 1.0]),
+        (BackOff(2.0, 0.0, 0.0), [0.0, 0.0, 0.0]),
+    ],
+)
+def test_a_slot_counts_the_children_that_die_young(
+    monkeypatch: pytest.MonkeyPatch, limits: BackOff, waits_s: list[float]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("ewe.child_slots.time.monotonic", lambda: now)
+    slot = ChildSlot(limits)
+    for number, wait_s in enumerate(waits_s, 1):
+        assert slot.plan_after_death(now - limits.young_s + 0.1) == wait_s
+        assert slot.due_at == now + wait_s
+        assert slot.has_failed(number) and not slot.has_failed(number + 1)
+    assert slot.plan_after_death(now - limits.young_s) == 0.0
+    assert not slot.has_failed(1) and slot.is_due(now)

@@ -198,7 +198,7 @@ EXAMPLES = {
     "trusted-proxies": "127.0.0.1",
     "status": "/ewe-status",
     "uwsgi": "/uwsgi=localhost:1",
-    "mount": "/hello=hello:Hello",
+    "mount": "/docs=ewe.features.markdown.manual:Manual",  # it is loaded
     "wsgi": "/wiki=wiki:app",
 }
 

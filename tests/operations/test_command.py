@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from support import web
-from support.server import ROOT, Start, run_command
+from support.server import ROOT, Start, free_port, run_command
 from support.wire import read_response
 
 from ewe.server.run import print_banner
@@ -41,6 +41,10 @@ def test_a_taken_port_is_one_line(site: Path, model: str) -> None:
     [
         (["--host", "192.0.2.7"], "192.0.2.7:4000 is not an address of this machine"),
         (["--host", "no.such.host.invalid"], "the host is unknown"),
+        (
+            ["--host", "localhost:8080"],
+            "expected a host name or address (without a port, which is the setting",
+        ),
         (["--host", "a" * 70 + ".example"], "the host is malformed"),
         (["--documentroot", "nowhere"], "nowhere"),
         (["--access-log", "nowhere/access.log"], "nowhere/access.log"),
@@ -54,6 +58,61 @@ def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) ->
     assert done.stderr.startswith("ewe: ") and says in done.stderr and done.stderr.count("\n") == 1, (
         done.stderr
     )
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("addresses", "listen", "says"),
+    [
+        (
+            ["127.0.0.1:PORT", "127.0.0.1:PORT"],
+            "",
+            "127.0.0.1:PORT is in use by this server, which listens at 127",
+        ),
+        (
+            ["0.0.0.0:PORT"],
+            "127.0.0.1:PORT",
+            "127.0.0.1:PORT is in use by this server, which listens at 0.0.0.0:",
+        ),
+        (
+            ["127.0.0.1:PORT", "0.0.0.0:PORT"],
+            "",
+            "0.0.0.0:PORT is in use by this server, which listens at 127",
+        ),
+        (["unix:own", "unix:own"], "", "unix:own is in use by this server, which listens at unix:own"),
+        (["unix:file"], "", "unix:file is there and no socket; choose another path"),
+        (["unix:link"], "", "unix:link is there and no socket; choose another path"),
+    ],
+)
+def test_addresses_that_exclude_each_other_are_one_line(
+    site: Path, addresses: list[str], listen: str, says: str
+) -> None:
+    """`--check-config` says the same as a start."""
+    port = str(free_port())
+    (site / "file").touch()
+    (site / "link").symlink_to("nowhere")
+    (site / "ewe.toml").write_text(
+        f'[[site]]\nnames = "a"\nlisten = "{listen}"\n[[site]]\n'.replace("PORT", port) if listen else ""
+    )
+    options = [part for each in addresses for part in ("--bind", each)]
+    for command in ([], ["--check-config"]):
+        done = run_command(site, *(each.replace("PORT", port) for each in (*command, *options)))
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert done.stderr.startswith(f"ewe: {says.replace('PORT', port)}")
+    assert not (site / "own").exists() and (site / "file").exists() and (site / "link").is_symlink()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("arguments", [["--check-config"], ["--explain", "/"], ["--port", "0"]])
+def test_a_removed_current_directory_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "gone").mkdir()
+    command = 'cd gone && rmdir ../gone && exec "$0" -m ewe --documentroot / "$@"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    said = "ewe: the current directory was removed: change to one that exists\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 @pytest.mark.starts_processes

@@ -267,9 +267,23 @@ def test_no_paths(raw: object) -> None:
 
 def test_a_host_may_stand_in_brackets() -> None:
     assert Config(host="[::1]").host == "::1"
+    for host in ("::1", "::ffff:127.0.0.1", "fe80::1%eth0", "fe80::1%br-lan.1"):
+        assert Config(host=host).host == host
+        assert parse_address(f"[{host}]:80") == ("tcp", host, 80)
     for raw in ("", "a b", "http://x", "[::1"):
         with pytest.raises(ConfigError, match="expected a host name or address"):
             Config(host=raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["localhost:8080", "127.0.0.1:80", "unix:x", "*:80", ":80", "[localhost:80]", "fe80::1%", "a::b%lo:80"],
+)
+def test_a_host_has_no_port(raw: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected a host name or address \(without a port, which is the setting"
+    ):
+        Config(host=raw)
 
 
 def test_default_indexes_are_in_their_directory() -> None:
@@ -410,6 +424,26 @@ def test_a_project_may_hold_the_settings() -> None:
     assert (load().port, load().file) == (4000, "ewe.toml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[tool]\newe = { port = 1 }", "tool.ewe.port = 1", '["tool"."ewe"]\nport = 1', "[tool]\newe.port = 1"],
+)
+def test_a_project_may_write_the_table_in_each_way_of_toml(text: str) -> None:
+    Path("pyproject.toml").write_text(text)
+    assert (load().port, load().origin("port"), load().file) == (1, "pyproject.toml", "pyproject.toml")
+    Path("pyproject.toml").write_text(text.replace("= 1", "= 'x'"))
+    assert complaint() == 'pyproject.toml: port = "x": expected a port number, 0 to 65535'
+
+
+@pytest.mark.parametrize(
+    "text", ["[tool.other]\nname = 'ewe'", "tool = 'ewe'", "[ewe]\nport = 1", "[ewe\nport = 1"]
+)
+def test_a_project_that_only_names_ewe_has_no_settings(text: str) -> None:
+    Path("pyproject.toml").write_text(text)
+    assert load().file is None
+    assert complaint(file="pyproject.toml") == "pyproject.toml: no [tool.ewe] in it"
+
+
 def test_a_project_that_is_not_ours_is_let_alone() -> None:
     Path("pyproject.toml").write_text("[project\nthis is no TOML")
     assert load().file is None
@@ -455,6 +489,18 @@ def test_a_project_with_an_odd_table(text: str) -> None:
         ("port = 1\nport = 2", "ewe.toml line 2: Cannot overwrite a value"),
         ("port = 1\nhost = [", "ewe.toml line 2: "),
         ("port = " + "9" * 5000, "ewe.toml line 1: "),
+        (
+            "port = 0x" + "f" * 5000,
+            "ewe.toml line 1: port = (a number of thousands of digits): expected a port",
+        ),
+        (
+            "[[site]]\n[[site.location]]\nprefix = '/'\nstatus = 0x" + "f" * 5000,
+            "ewe.toml line 4: status = (a number of thousands of digits): expected a status from 200 to 599",
+        ),
+        (
+            "site = [{ names = ['a'] }, { names = ['a'] }]",
+            'ewe.toml: the site of ewe.toml has name "a", too: one could never answer',
+        ),
         ("bind = " + "[" * 5000, "ewe.toml line 1: "),
     ],
 )

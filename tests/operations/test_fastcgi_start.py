@@ -231,6 +231,27 @@ def test_root_gives_the_directory_of_the_sockets_away_last(monkeypatch: pytest.M
     assert sorted(given[:-1]) == ["0", "1"] and given[-1] == "."
 
 
+@pytest.mark.starts_processes
+def test_the_next_start_removes_the_directory_of_a_killed_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else can: SIGKILL has ended the manager, too. That of a server that runs stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = Config(fastcgi_start=["/app=sleep 1"])
+    other = ProgramManager(settings, None)
+    pid = os.fork()
+    if pid == 0:
+        ProgramManager(settings, None)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert len(list(tmp_path.glob("ewe-programs-*"))) == 2
+    manager = ProgramManager(settings, None)
+    assert {str(each) for each in tmp_path.iterdir()} == {other.directory, manager.directory}
+    manager.close()
+    other.close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual reason is a long TMPDIR: the path of a socket has at most 107 bytes (unix(7))."""
     temporary = tmp_path / ("long" * 30)

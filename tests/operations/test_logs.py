@@ -386,6 +386,35 @@ def test_a_full_disk_is_told_while_the_server_runs(start: Start, variant: str, t
     assert told_losses(server.log()) == 6, server.log()
 
 
+def test_sites_that_share_a_file_in_two_formats(start: Start, tmp_path: Path) -> None:
+    """After HUP, too, the file is open once, and a lost line counts once."""
+    tables = "".join(
+        f'[[site]]\nnames = "{name}"\naccess-log = "PATH"\nlog-format = "{form}"\n'
+        for name, form in (("ewe", "json"), ("other", "common"))
+    )
+    file, shared = tmp_path / "ewe.toml", tmp_path / "shared.log"
+    file.write_text(tables.replace("PATH", str(shared)))
+    server = start("thread", "--config", str(file))
+    for number in (1, 2):
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda number=number: server.log().count("was read again") == number, 20, server.log)
+    assert list(open_files(server.pid).values()).count(str(shared)) == 1
+    assert get(server) == 200
+    with server.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\nHost: other\r\n\r\n")
+        read_all(sock)
+    first, second = lines(shared, 2)
+    assert json.loads(first)["host"] == "ewe" and second.startswith("127.0.0.1 - - [")
+    file.write_text(tables.replace("PATH", "/dev/full"))
+    for number in (3, 4):
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda number=number: server.log().count("was read again") == number, 20, server.log)
+    assert get(server) == 200
+    server.wait_for_log("log /dev/full cannot be written")
+    server.process.send_signal(signal.SIGUSR2)
+    server.wait_for_log(", 1 log lines lost")
+
+
 def test_a_torn_line_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the part that was written cannot be cut off again, the next line begins on a new line."""
     said: list[str] = []

@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -503,6 +504,114 @@ def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"Invalid argument \(pid-file\)"), pid_file(str(path)):
         pass
     assert path.exists()
+
+
+# An interpreter that ignores the end of its children, as some daemons do: execve(2) keeps that.
+IGNORING = f"""#!{sys.executable}
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
+"""
+WAITS = 'import subprocess; print(subprocess.call(["false"]))'
+PROGRAMS = {
+    "killed": "printf 'Content-Type: text/plain\\n\\npart'\nkill -9 $$\n",
+    "failing": "printf 'Content-Type: text/plain\\n\\nall'\nexit 3\n",
+    "silent": "exit 4\n",
+    "parent": f"printf 'Content-Type: text/plain\\n\\n'\n{sys.executable} -c '{WAITS}'\n",
+}
+
+
+def answer_of(server: Server, program: str) -> bytes:
+    """Return the answer of a program, or the way in which it was cut."""
+    try:
+        return server.ask(b"GET /cgi-bin/%b HTTP/1.0\r\n\r\n" % program.encode())
+    except ConnectionResetError:
+        return b"reset"
+
+
+def test_a_parent_that_ignores_the_end_of_children_changes_nothing(
+    start: Start, tmp_path: Path, model: str
+) -> None:
+    """A killed program is no complete answer, and each exit status is logged."""
+    write_program(tmp_path / "ignoring", IGNORING)
+    seen = []
+    for python in (sys.executable, str(tmp_path / "ignoring")):
+        server = start(model, env={}, python=python)
+        for name, text in PROGRAMS.items():
+            write_program(server.cgi / name, f"#!/bin/sh\n{text}")
+        answers = [answer_of(server, name) for name in PROGRAMS]
+        assert server.stop() == 0, server.log()
+        said = sorted(re.findall(r"(?:exit status|signal) \d+", server.log()))
+        seen.append(([re.sub(rb"Date: .*", b"", each) for each in answers], said))
+    assert seen[0] == seen[1] and answers[-1].endswith(b"\n1\n")
+
+
+BLOCKING = IGNORING.replace(
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+)
+
+
+SHOWS_MASK = """
+import re
+print("Content-Type: text/plain\\n")
+print(re.findall(r"SigBlk:\\s*(\\w+)", open("/proc/self/status").read())[0])
+"""
+
+
+def test_a_parent_that_blocks_signals_blocks_none_of_a_program(
+    start: Start, tmp_path: Path, model: str
+) -> None:
+    """execve(2) keeps the mask, and a program of the server would have it, too."""
+    write_program(tmp_path / "blocking", BLOCKING)
+    server = start(model, env={}, python=str(tmp_path / "blocking"))
+    write_program(server.cgi / "mask", f"#!{sys.executable}\n{SHOWS_MASK}")  # a shell would clear its mask
+    assert int(server.ask(b"GET /cgi-bin/mask HTTP/1.0\r\n\r\n").split()[-1], 16) == 0
+    assert server.stop() == 0, server.log()
+
+
+def test_a_parent_that_blocks_signals_hides_no_dead_worker(start: Start, tmp_path: Path) -> None:
+    write_program(tmp_path / "blocking", BLOCKING)
+    server = start("prefork", "--workers", "2", env={}, python=str(tmp_path / "blocking"))
+    for worker in children(server.pid):
+        os.kill(worker, signal.SIGKILL)
+        server.wait_for_log(f"(pid {worker}) was ended by signal 9; starting another")
+    assert server.stop() == 0, server.log()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+def test_checks_as_another_account_by_a_parent_that_ignores_the_end_of_children(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    (tmp_path / "htdocs").mkdir()
+    write_program(tmp_path / "ignoring", IGNORING)
+    done = subprocess.run(
+        [tmp_path / "ignoring", "-m", "ewe", "--user", "nobody", "--check-config"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "configuration ok (no file)\n"), done.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("before", [None, "4711\n"])
+def test_a_full_disk_leaves_no_empty_pid_file(tmp_path: Path, before: str | None) -> None:
+    """A limit of 0 for the size of files stands for a full disk. `before`: the file of a server that died."""
+    path = tmp_path / "pid"
+    if before is not None:
+        path.write_text(before)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            with pytest.raises(StartError, match=r"File too large \(pid-file\)"), pid_file(str(path)):
+                pass
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not path.exists()
 
 
 def test_the_pid_file_of_another_server_is_not_removed(tmp_path: Path) -> None:

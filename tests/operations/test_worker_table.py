@@ -19,9 +19,9 @@ from unittest.mock import Mock
 import pytest
 
 from ewe import logger
+from ewe.child_slots import BackOff
 from ewe.config.count_range import CountRange
 from ewe.gateway import orphans
-from ewe.server import children
 from ewe.server.growing import LONG_WAIT_S, START_S
 from ewe.server.new_worker import NewWorker
 from ewe.server.reports import Reports
@@ -239,7 +239,7 @@ def test_who_dies_young_is_replaced_later_and_later(
         assert log.pop().endswith(f"was ended by signal 11; starting another in {seconds} s")
         serving.passes()
         pid = max(serving.workers)
-    monkeypatch.setattr(children, "YOUNG_S", 0.0)
+    monkeypatch.setattr(serving.slots[0], "limits", BackOff(young_s=0.0))
     serving.ends(pid, CRASH)
     assert log.pop().endswith("was ended by signal 11; starting another")
 

@@ -186,9 +186,11 @@ def preload(heavy: bool) -> None:
                 importlib.import_module(module.name)
     sys.modules["ewe.processors.prefork"].Prefork.workers = PREFORKED
     importlib.import_module("encodings.idna")  # socket.getaddrinfo() imports it, and unicodedata with it
-    # The parser is the same for each server, and takes longer to make than to use
+    # The parser takes longer to make than to use. Servers without settings of other packages have the same one.
     command = sys.modules["ewe.cli"]
-    command.command_line = functools.cache(command.command_line)  # type: ignore[attr-defined]
+    make_parser = command.command_line
+    parser_for = functools.cache(lambda keys: make_parser())
+    command.command_line = lambda: parser_for(tuple(command.SETTINGS))  # type: ignore[attr-defined]
     command.command_line()
     if heavy:
         with contextlib.suppress(ImportError):

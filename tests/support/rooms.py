@@ -35,6 +35,7 @@ FLOORS = {
     "ewe.scoreboard": 2,
     "ewe.bounded": 0,
     "ewe.child_processes": 0,
+    "ewe.child_slots": 0,
     "ewe.closed_loop": 0,
     "ewe.log_files": 0,
     "ewe.logger": 2,

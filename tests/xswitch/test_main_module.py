@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -802,6 +803,57 @@ def test_a_fault_is_logged_with_its_traceback_once_python_cannot_be_read(tmp_pat
         server.terminate()
         server.wait(30)
     assert "Traceback (most recent call last)" in log.read_text() and "has ended" not in log.read_text()
+
+
+# A system that refuses the processes of X-Switch at their first starts.
+REFUSED_STARTS = """
+import errno, sys
+from ewe.xswitch import cli, supervisor
+
+refused = iter(range(int(sys.argv[2])))
+start = supervisor.Supervisor.start_children
+
+def start_children(self):
+    if next(refused, None) is not None:
+        raise OSError(errno.EAGAIN, "no process is left")
+    start(self)
+
+supervisor.RETRY_S = float(sys.argv[3])
+supervisor.Supervisor.start_children = start_children
+sys.exit(cli.main(["--listen", sys.argv[1]]))
+"""
+
+
+@contextmanager
+def refused_starts(
+    tmp_path: Path, count: int, pause_s: float
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run an X-Switch whose first starts are refused, and that pauses after each; give its process and its log."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", REFUSED_STARTS, f"unix:{tmp_path / 'socket'}", str(count), str(pause_s)]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
+    try:
+        wait_until(lambda: "do not start: no process is left" in log.read_text(), 30, log.read_text)
+        yield server, log
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.mark.starts_processes
+def test_a_start_that_succeeds_after_a_refused_one_is_announced(tmp_path: Path) -> None:
+    """A service manager waits for READY=1, which comes with this line."""
+    with refused_starts(tmp_path, 1, 0.1) as (_, log):
+        wait_until(lambda: "X-Switch listens on" in log.read_text(), 30, log.read_text)
+
+
+@pytest.mark.starts_processes
+def test_a_stop_between_two_starts_is_a_stop(tmp_path: Path) -> None:
+    with refused_starts(tmp_path, 1000, 60.0) as (server, log):
+        server.terminate()
+        assert server.wait(30) == 0, log.read_text()
+    assert "SIGTERM: stopping" in log.read_text()
 
 
 def test_a_fault_without_the_modules_for_a_traceback_is_still_named(
