@@ -23,7 +23,7 @@ from ewe.config.settings import Config
 from ewe.features.languages import paths_answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
-from ewe.features.webdav.tree import Tree, refusal
+from ewe.features.webdav.tree import DavPath, Tree, refusal
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
@@ -589,6 +589,59 @@ def test_a_move_does_not_take_a_version_that_the_client_has_not_seen(
     with pytest.raises(HTTPError) as refused:
         changes.transfer(Request("MOVE", "/f", (1, 1), fields, path="/f"), tree_of(tmp_path), "/g", **MOVE)
     assert refused.value.status == 412 and file.exists() and not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(("replace", "status"), [
+    (lambda file: file.write_text("by another client"), 412), (lambda file: file.mkdir(), 409), (os.mkfifo, 409),
+    (lambda file: file.symlink_to("/etc/passwd"), 403), (lambda file: None, 404),
+])  # fmt: skip
+def test_a_copy_is_of_the_version_that_the_client_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], object], status: int
+) -> None:
+    """Another request replaces the source between the check of If-Match and the copy."""
+    file, copy_beside, tree = tmp_path / "f", changes.copy_beside, tree_of(tmp_path)
+    file.write_text("seen")
+    seen = upload.etag_of(file.stat())
+
+    def copy_late(*arguments: Any, **options: Any) -> str:
+        file.unlink()
+        replace(file)
+        return copy_beside(*arguments, **options)
+
+    request = Request("COPY", "/f", (1, 1), (("if-match", seen),), path="/f")
+    with monkeypatch.context() as patched, pytest.raises((HTTPError, OSError)) as refused:
+        patched.setattr(changes, "copy_beside", copy_late)
+        changes.transfer(request, tree, "/g", moves=False, overwrites=True, deep=True)
+    reason = refused.value
+    assert (reason if isinstance(reason, HTTPError) else refusal(reason, "f")).status == status
+    assert os.listdir(tmp_path) == (["f"] if file.is_symlink() or file.exists() else [])
+
+
+@pytest.mark.parametrize("method", ["DELETE", "MKCOL", "MOVE"])
+def test_a_directory_that_is_moved_is_not_changed_for_its_old_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The request has opened /a, and waits for its lock. Meanwhile /a becomes /b, and there is another /a."""
+    path = "/a/new" if method == "MKCOL" else "/a/f"
+    tree, locked = tree_of(tmp_path, top="/x"), DavPath.locked
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f").write_text("text")
+
+    def moved(resource: DavPath) -> Any:
+        if not (tmp_path / "b").exists():
+            (tmp_path / "a").rename(tmp_path / "b")
+            (tmp_path / "a").mkdir()
+        return locked(resource)
+
+    monkeypatch.setattr(DavPath, "locked", moved)
+    request = Request(method, path, (1, 1), path=path)
+    with pytest.raises(HTTPError) as refused:
+        if method == "MOVE":
+            changes.transfer(request, tree, "/g", **MOVE)
+        else:
+            {"DELETE": changes.delete, "MKCOL": changes.make_directory}[method](request, tree)
+    assert refused.value.status == 409 and os.listdir(tmp_path / "b") == ["f"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
