@@ -153,7 +153,7 @@ class FarScripts:
         """
         try:
             account = pwd.getpwnam(name)
-            is_user = account.pw_uid >= self.min_uid
+            is_user = account.pw_name == name and account.pw_uid >= self.min_uid  # as in ewe.features.users
         except (KeyError, OSError):
             is_user = False
         if not is_user:

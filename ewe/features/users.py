@@ -148,6 +148,9 @@ class Users:
         self.homes.forget(name)
         try:
             account = pwd.getpwnam(name)
+            if account.pw_name != name:
+                # LDAP ignores the case of names. Locations do not: /~ADA/ would avoid the guard of /~ada/.
+                raise NotServed(f"the account is {account.pw_name}")
             root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
         except NotServed as reason:
