@@ -401,6 +401,30 @@ def test_no_file_answers_for_another_location(start: Start, tmp_path: Path) -> N
         assert client.get("/dav/sub/").text == "start"
 
 
+def test_nothing_passes_an_authorizer_by(start: Start, tmp_path: Path) -> None:
+    """It is asked about the path of a request. Destination, and the members of a directory, are other paths."""
+    (tmp_path / "ewe.toml").write_text(
+        'fastcgi-authorizer = "/DAV/sub/guarded=unix:/none"\n'
+        '[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n'
+    )
+    guarded = tmp_path / "htdocs" / "dav" / "sub" / "guarded"
+    guarded.mkdir(parents=True)
+    (guarded / "marks").write_text("secret")
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with Client(base_url=server.url) as client:
+        assert client.ask("PUT", "/dav/mine", content="attack") == 201
+        assert client.get("/dav/sub/guarded/marks").status_code == 503
+        for method in ("COPY", "MOVE"):
+            for target in ("guarded/new", "guarded/marks", "guarded"):
+                assert client.ask(method, "/dav/mine", headers={"Destination": f"/dav/sub/{target}"}) == 403
+        assert client.ask("DELETE", "/dav/sub") == 403
+        assert client.ask("MOVE", "/dav/sub", headers={"Destination": "/dav/moved"}) == 403
+        assert client.ask("COPY", "/dav/sub", headers={"Destination": "/dav/copy"}) == 201
+        assert client.get("/dav/copy/guarded/marks").status_code == 404
+        assert client.names("/dav/sub/") == ["/dav/sub/"]
+    assert (guarded / "marks").read_text() == "secret" and os.listdir(guarded) == ["marks"]
+
+
 def test_names_of_a_mac(start: Start, tmp_path: Path) -> None:
     """macOS asks for ._NAME beside each file, and writes .DS_Store: hidden names are not there, nor written."""
     (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')

@@ -14,8 +14,9 @@ Clients can neither read the properties of four kinds of files, nor write them:
 - symbolic links, devices, sockets;
 - programs and all files in their directories (ewe.gateway.protected_sources), and pages from SQL: the permission to
   write files must not be a permission to run programs;
-- paths that another location of the site covers, since its guards would not be asked. The same is true for a file
-  that is sent for such a path: as a compressed variant, as a variant in a language, or as an index file.
+- paths that another location of the site covers, since its guards would not be asked, and paths below the location
+  about which an authorizer decides (`fastcgi-authorizer`). The same is true for a file that is sent for such a
+  path: as a compressed variant, as a variant in a language, or as an index file.
 
 Read next: upload.py, changes.py.
 """
@@ -223,7 +224,9 @@ class Tree:
         path: without a slash at its end. The URL of a directory has the slash.
         """
         if not (self.covers(path + "/") if is_directory else self.is_ours(path)):
-            raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
+            raise HTTPError(
+                403, f"webdav: {path} belongs to another location of the site, or to an authorizer"
+            )
 
     def refuse_program(self, real: str, descriptor: int) -> None:
         """Raise HTTPError(403) if a file with this path is, or would be, a program. descriptor: the open file."""
