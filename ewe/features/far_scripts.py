@@ -27,7 +27,7 @@ from ewe.config.defaults import ENGINE_EXTENSIONS
 from ewe.features.base import Mount
 from ewe.features.cgi_settings import CGI_PATH
 from ewe.features.declaration import Feature
-from ewe.features.users_settings import MIN_UID, USERDIR
+from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR
 from ewe.gateway import scripts
 from ewe.gateway.protected_sources import is_in
 from ewe.gateway.scripts import Script, leading_parts
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ewe.features.base import Explanation
     from ewe.features.plan import Plan
+    from ewe.features.users import Users
     from ewe.features.xswitch import XSwitch
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
@@ -121,14 +122,28 @@ class FarScripts:
         self.userdir = (config[USERDIR] or "").strip("/")
         self.min_uid = config[MIN_UID]
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)
+        self.users: Users | None = None  # sets itself, if the site has directories of users
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return X-Switch's response; None if the file has to be here, or if Users answers. Raises HTTPError."""
+        return None if self.belongs_to_users(request.path) else await self.run(request, io)
+
+    def belongs_to_users(self, path: str) -> bool:
+        """Return whether the user's directory of a path is on this machine.
+
+        Users then calls run(): the settings of the directory (ewe.features.homes) may ask for a log-in.
+        """
+        return self.users is not None and path.startswith("/~") and self.users.home(path) is not None
+
+    async def run(self, request: Request, io: Stream) -> Response | None:
         """Return X-Switch's response; None if the file has to be here. Raises HTTPError."""
         script, root = self.find(request.path)
         return None if script is None else await self.switch.run(script, request, io, root)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines about the script on another machine."""
+        if self.belongs_to_users(request.path):
+            return False
         script, _ = self.find(request.path)
         if script is not None:
             yield from scripts.lines_about_script(script, "X-Switch: engines on another machine")
@@ -177,7 +192,8 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the scripts on other machines, if X-Switch's settings name any."""
     switch: XSwitch | None = plan.provided("xswitch")
     if switch is not None and (names := FarNames(switch.table)).is_any_far():
-        yield Mount("/", FarScripts(plan, switch, names))
+        scripts_elsewhere = FarScripts(plan, switch, names)
+        yield Mount("/", plan.shared(FAR_SCRIPTS, lambda: scripts_elsewhere))
 
 
 FEATURE = Feature("far-scripts", mounts=mounts)

@@ -28,7 +28,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.features.users_settings import MIN_UID, USERDIR
+from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR
 from ewe.gateway.scripts import Script, closed_directory_message, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
     from ewe.features.databases.asking import Databases
+    from ewe.features.far_scripts import FarScripts
     from ewe.features.plan import Plan
     from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
@@ -95,16 +96,21 @@ class Users:
         switch: XSwitch | None,
         protected: ProtectedSources,
         databases: Databases | None = None,
+        far_scripts: FarScripts | None = None,
     ) -> None:
         """switch: runs the programs of users; None: they do not run. protected: the protected sources of the site.
 
         databases: the databases for pages from SQL. A user's page may use only the user's own databases.
+        far_scripts: answers for the users' scripts on other machines; None: there are none.
         """
         directory = config[USERDIR]
         assert directory is not None
         self.switch = switch
         self.protected = protected
         self.databases = databases
+        self.far_scripts = far_scripts
+        if far_scripts is not None:
+            far_scripts.users = self
         self.config = config
         self.directory = directory
         self.min_uid = config[MIN_UID]
@@ -116,6 +122,8 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
+        if self.far_scripts is not None and (far := await self.far_scripts.run(request, io)) is not None:
+            return far
         if request.path.startswith(home.programs):  # programs are never sent as files
             if self.switch is None:
                 raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
@@ -241,9 +249,9 @@ def needs(config: Config) -> Iterator[str]:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    yield Mount(
-        "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
-    )
+    switch, databases = plan.provided("xswitch"), plan.provided("databases")
+    far_scripts = plan.shared_objects.get(FAR_SCRIPTS)
+    yield Mount("/~", Users(plan.config, switch, plan.protected, databases, far_scripts))
 
 
 FEATURE = Feature("users", settings=(USERDIR, MIN_UID), mounts=mounts, needs=needs)
