@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.http_upstream import BAD_HEADS
 
@@ -149,6 +151,18 @@ def test_mapping_where_the_path_is_replaced() -> None:
     assert same.map_field("location", "/login", "a.org") == "/login"
     assert same.map_field("location", "http://127.0.0.1:3000/app/x", "a.org") == "/app/x"
     assert same.map_field("set-cookie", "a; Path=/", "a.org") == "a; Path=/"
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example/", "/\\evil.example", "/\t/evil.example", "///evil.example/a?b"]
+)
+def test_no_mapped_location_names_another_server(target: str) -> None:
+    """The upstream repeats the client's path, on its own address or below its own prefix, where it is harmless."""
+    for prefix, replacement in (("", "/base"), ("", "/base/"), ("", None), ("/app", None), ("", "/")):
+        mapping = Mapping(prefix, replacement, ("127.0.0.1:3000",))
+        for before in ("http://127.0.0.1:3000", "http://127.0.0.1:3000/base", "/base"):
+            located = mapping.map_field("location", before + target, "a.org")
+            assert re.match(r"/[^/\\\t]", located), (prefix, replacement, before, located)
 
 
 def test_settings() -> None:
