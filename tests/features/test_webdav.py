@@ -668,6 +668,57 @@ def test_a_directory_that_is_moved_is_not_changed_for_its_old_path(
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("adds", ["PUT", "MKCOL", "COPY"])
+def test_no_member_is_added_to_a_directory_while_it_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adds: str
+) -> None:
+    """At its new path the member would belong to another location, and nobody has checked it."""
+    tree = tree_of(tmp_path, covers=lambda path: not path.startswith("/b/sub/late"), top="/x")
+    for name in ("a/sub", "a/z", "f"):
+        (tmp_path / name).mkdir(parents=True) if name != "f" else (tmp_path / name).write_text("f")
+    reachable, statuses, threads = changes.reachable, [], []
+
+    def add() -> None:
+        try:
+            statuses.append(added(tree, adds, "/a/sub/late"))
+        except HTTPError as refused:
+            statuses.append(refused.status)
+
+    def reachable_late(*arguments: Any) -> bool:
+        if arguments[1].name == "z" and not threads:  # all members of sub are checked
+            threads.append(threading.Thread(target=add))
+            threads[0].start()
+            threads[0].join(0.3)
+        return reachable(*arguments)
+
+    monkeypatch.setattr(changes, "reachable", reachable_late)
+    moved = changes.transfer(Request("MOVE", "/a", (1, 1), path="/a"), tree, "/b", **MOVE)
+    threads[0].join()
+    assert (moved.status, statuses) == (201, [409]) and os.listdir(tmp_path / "b" / "sub") == []
+    assert sorted(os.listdir(tmp_path)) == ["b", "f"]
+
+
+def added(tree: Tree, method: str, path: str) -> int:
+    """Return the status of a request that adds a name to a tree."""
+    if method == "MKCOL":
+        return changes.make_directory(Request(method, path, (1, 1), path=path), tree).status
+    if method == "COPY":
+        request = Request(method, "/f", (1, 1), path="/f")
+        return changes.transfer(request, tree, path, moves=False, overwrites=True, deep=True).status
+    request = Request(method, path, (1, 1), path=path)
+    request.body, request.length = Body(lambda: b"text"), None
+    return run(upload.put(request, MemoryStream([]), tree, 100)).status
+
+
+def test_two_names_of_one_file_become_one(tmp_path: Path) -> None:
+    """rename(2) does nothing if both names lead to one file."""
+    (tmp_path / "a").write_text("text")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    request = Request("MOVE", "/a", (1, 1), path="/a")
+    assert changes.transfer(request, tree_of(tmp_path), "/b", **MOVE).status == 204
+    assert os.listdir(tmp_path) == ["b"] and (tmp_path / "b").read_text() == "text"
+
+
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "MAX_DEPTH", 5)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)

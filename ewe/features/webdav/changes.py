@@ -167,7 +167,11 @@ def delete(request: Request, tree: Tree) -> Response:
 
 def make_directory(request: Request, tree: Tree) -> Response:
     """Answer MKCOL. Raises HTTPError, OSError."""
-    with tree.resource(request.path, missing=409) as resource, resource.locked():
+    with (
+        tree.resource(request.path, missing=409) as resource,
+        resource.locked(),
+        tree.additions.held(resource.real),
+    ):
         tree.check_parent(resource)
         if resource.restat() is not None:
             raise HTTPError(
@@ -202,8 +206,6 @@ def transfer(
         tree.check_resource(source)
         check_target(tree, source, destination)
         if moves:
-            if source.is_directory:
-                check_members(tree, source, destination.path, destination.real)
             replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
             temporary = copy_beside(request, tree, source, destination, deep=deep)
@@ -244,23 +246,28 @@ def publish(
     aside, parent_fd = "", destination.parent_fd
     moves = dir_fd == source.parent_fd  # the source itself, and not its copy
     try:
-        with locked_together(destination, *((source,) if moves else ())):
+        with (
+            locked_together(destination, *((source,) if moves else ())),
+            tree.additions.held(destination.real),
+        ):
             if moves:  # another request may have replaced the source, or moved its directory
                 tree.check_parent(source)
-                before = source.file_status
-                now = source.restat()
-                if now is None:
+                if source.restat() is None:
                     raise HTTPError(404, f"webdav: {source.real} was moved or deleted meanwhile")
                 check_conditions(request, source)
                 tree.check_resource(source)
-                if source.is_directory and (before is None or not os.path.samestat(before, now)):
-                    raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")  # unchecked members
+                check_target(tree, source, destination)
+                if source.is_directory:
+                    check_members(tree, source, destination.path, destination.real)
             tree.check_parent(destination)
             replaced = destination.restat() is not None
             if replaced:
                 if not overwrites:
                     raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
                 tree.check_resource(destination)
+                if moves and is_same_file(source, destination):
+                    os.unlink(name, dir_fd=dir_fd)  # rename(2) keeps both names if they lead to one file
+                    return True
                 if source.is_directory or destination.is_directory:
                     aside = set_aside(tree, destination)
             try:
@@ -274,6 +281,12 @@ def publish(
         if aside:
             discard(parent_fd, aside)
     return replaced
+
+
+def is_same_file(source: DavPath, destination: DavPath) -> bool:
+    """Return whether two paths are names of one file (hard links)."""
+    a, b = source.file_status, destination.file_status
+    return a is not None and b is not None and os.path.samestat(a, b)
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
