@@ -249,6 +249,10 @@ def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch:
         ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
         ('headers = { set = { Accept-CH = "DPR" } }\n', "accept-ch concerns the whole host"),
         (
+            'headers = { add = { Secure-Session-Registration = "(ES256);path=\\"/x\\"" } }\n',
+            "secure-session-registration concerns the whole host",
+        ),
+        (
             'headers = { add = { X-Accel-Redirect = "/internal/a" } }\n',
             "x-accel-redirect concerns the whole host",
         ),
