@@ -133,7 +133,9 @@ class FarScripts:
 
         Users then calls run(): the settings of the directory (ewe.features.homes) may ask for a log-in.
         """
-        return self.users is not None and path.startswith("/~") and self.users.home(path) is not None
+        if self.users is None or not path.startswith("/~"):
+            return False
+        return self.users.home(path, logs=False) is not None
 
     async def run(self, request: Request, io: Stream) -> Response | None:
         """Return X-Switch's response; None if the file has to be here. Raises HTTPError."""

@@ -144,8 +144,11 @@ class Users:
             yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
         return home is not None
 
-    def home(self, path: str) -> Home | None:
-        """Return the user's directory for a path; None if there is none, or if it must not be served."""
+    def home(self, path: str, *, logs: bool = True) -> Home | None:
+        """Return the user's directory for a path; None if there is none, or if it must not be served.
+
+        logs: write the reason why it must not be served to the error log.
+        """
         match = NAME.match(path)
         if match is None:
             return None
@@ -162,7 +165,8 @@ class Users:
             root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
         except NotServed as reason:
-            logger.errors.info(f"/~{name}/ is 404: {reason}")
+            if logs:
+                logger.errors.info(f"/~{name}/ is 404: {reason}")
             return None  # the client gets the same answer as for an unknown account
         except (KeyError, ValueError):  # there is no such account, or no such directory
             return None
