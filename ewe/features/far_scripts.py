@@ -33,11 +33,10 @@ from ewe.gateway.protected_sources import is_in
 from ewe.gateway.scripts import Script, leading_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ewe.features.base import Explanation
     from ewe.features.plan import Plan
-    from ewe.features.users import Users
     from ewe.features.xswitch import XSwitch
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
@@ -122,20 +121,13 @@ class FarScripts:
         self.userdir = (config[USERDIR] or "").strip("/")
         self.min_uid = config[MIN_UID]
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)
-        self.users: Users | None = None  # sets itself, if the site has directories of users
+        # Whether the directory of a path's user is here. Users (ewe.features.users) sets this function, and calls
+        # run() for such a path: the directory's settings may ask for a log-in (ewe.features.homes).
+        self.is_of_users: Callable[[str], bool] = lambda path: False
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return X-Switch's response; None if the file has to be here, or if Users answers. Raises HTTPError."""
-        return None if self.belongs_to_users(request.path) else await self.run(request, io)
-
-    def belongs_to_users(self, path: str) -> bool:
-        """Return whether the user's directory of a path is on this machine.
-
-        Users then calls run(): the settings of the directory (ewe.features.homes) may ask for a log-in.
-        """
-        if self.users is None or not path.startswith("/~"):
-            return False
-        return self.users.home(path, logs=False) is not None
+        return None if self.is_of_users(request.path) else await self.run(request, io)
 
     async def run(self, request: Request, io: Stream) -> Response | None:
         """Return X-Switch's response; None if the file has to be here. Raises HTTPError."""
@@ -144,7 +136,7 @@ class FarScripts:
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines about the script on another machine."""
-        if self.belongs_to_users(request.path):
+        if self.is_of_users(request.path):
             return False
         script, _ = self.find(request.path)
         if script is not None:

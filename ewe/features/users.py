@@ -110,7 +110,7 @@ class Users:
         self.databases = databases
         self.far_scripts = far_scripts
         if far_scripts is not None:
-            far_scripts.users = self
+            far_scripts.is_of_users = self.has_home
         self.config = config
         self.directory = directory
         self.min_uid = config[MIN_UID]
@@ -143,6 +143,10 @@ class Users:
         if home is not None:
             yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
         return home is not None
+
+    def has_home(self, path: str) -> bool:
+        """Return whether a path leads to a user's directory that is served. A refusal is not logged."""
+        return path.startswith("/~") and self.home(path, logs=False) is not None
 
     def home(self, path: str, *, logs: bool = True) -> Home | None:
         """Return the user's directory for a path; None if there is none, or if it must not be served.

@@ -180,7 +180,7 @@ def test_a_server_without_descriptors_does_not_say_that_a_user_is_unknown(
     monkeypatch.setattr(pwd, "getpwnam", lambda name: me())
     monkeypatch.setattr(Users, "examine", lambda *_: refuse(""))
     with pytest.raises(OSError, match="Too many open files"):
-        users.home("/~ada/")
+        users.home(f"/~{me().pw_name}/")
 
 
 def test_the_caches_of_all_users_together_are_bounded(

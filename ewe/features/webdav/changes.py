@@ -170,7 +170,7 @@ def make_directory(request: Request, tree: Tree) -> Response:
     with (
         tree.resource(request.path, missing=409) as resource,
         resource.locked(),
-        tree.additions.held(resource.real),
+        tree.adding(resource.real),
     ):
         tree.check_parent(resource)
         if resource.restat() is not None:
@@ -248,7 +248,7 @@ def publish(
     try:
         with (
             locked_together(destination, *((source,) if moves else ())),
-            tree.additions.held(destination.real),
+            tree.adding(destination.real),
         ):
             if moves:  # another request may have replaced the source, or moved its directory
                 tree.check_parent(source)

@@ -29,7 +29,6 @@ import functools
 import os
 import re
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ from itertools import islice
 from ewe.features.languages import paths_answered_by
 from ewe.features.static import hidden
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
-from ewe.gateway.spool import memory_file
+from ewe.gateway.shared_table import SharedLock
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.status import HTTPError
 from ewe.streams.descriptors import EXHAUSTED
@@ -76,49 +75,13 @@ def names_in(dir_fd: int, real: str, status: int) -> list[str]:
     return sorted(names)
 
 
-class AdditionLock:
-    """The lock that a request holds while it adds a name to a tree. All processes and all locations share it.
-
-    A MOVE of a directory holds it, too: from the check of the members until the directory has its new path. Another
-    request could otherwise add a member that was not checked, and that another location would then send. The check
-    of many members takes seconds. A request that waits for longer than LOCK_TIMEOUT_S gets 503.
-    """
-
-    def __init__(self) -> None:
-        """Raises OSError."""
-        self.file = memory_file("ewe-webdav")
-        self.lock = (
-            threading.Lock()
-        )  # lockf() locks the file against other processes, but not against threads
-
-    @contextmanager
-    def held(self, real: str) -> Iterator[None]:
-        """Hold the lock. May block. real: the path, for a message. Raises HTTPError(503)."""
-        until = time.monotonic() + LOCK_TIMEOUT_S
-        busy = HTTPError(503, f"webdav: {real}: a directory with many members is being moved", RETRY)
-        if not self.lock.acquire(timeout=LOCK_TIMEOUT_S):
-            raise busy
-        try:
-            while True:
-                try:
-                    fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except (BlockingIOError, PermissionError):  # lockf(3) knows both
-                    if time.monotonic() > until:
-                        raise busy from None
-                    time.sleep(LOCK_RETRY_S)
-            try:
-                yield
-            finally:
-                fcntl.lockf(self.file, fcntl.LOCK_UN)
-        finally:
-            self.lock.release()
-
-
 @functools.cache
-def addition_lock() -> AdditionLock:
-    """Return the lock of this server. The first location with WebDAV makes it, before any process is forked."""
-    return AdditionLock()
+def addition_lock() -> SharedLock:
+    """Return the lock of Tree.adding(). The first location with WebDAV makes it, before any process is forked.
+
+    Raises OSError.
+    """
+    return SharedLock()
 
 
 class DavPath:
@@ -204,7 +167,22 @@ class Tree:
         self.top = top or prefix
         self.languages = languages
         self.index_names = index
-        self.additions = addition_lock()
+        self.addition_lock = addition_lock()
+
+    @contextmanager
+    def adding(self, real: str) -> Iterator[None]:
+        """Hold the lock for adding a name to a tree. All processes and all locations share it. May block.
+
+        A MOVE of a directory holds it, too: from the check of the members until the directory has its new path.
+        Another request could otherwise add a member that was not checked, and that another location would then
+        send. The check of many members takes seconds. real: the path, for a message. Raises HTTPError(503).
+        """
+        if not self.addition_lock.acquire(LOCK_TIMEOUT_S):
+            raise HTTPError(503, f"webdav: {real}: a directory with many members is being moved", RETRY)
+        try:
+            yield
+        finally:
+            self.addition_lock.release()
 
     def is_top(self, resource: DavPath) -> bool:
         """Return whether a resource is the location's own directory, or contains it."""
