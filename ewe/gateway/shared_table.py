@@ -22,6 +22,8 @@ Possible failures, and where each is prevented:
 - **Two processes change an entry at once.** locked() takes a record lock (fcntl(2)) of the table's file, and a lock
   of this process's threads. The kernel gives back the lock of a process that is killed.
 - **The server is restarted.** The table begins empty. A reload (HUP) makes a new table, too.
+
+SharedLock is such a lock without a table, for requests of several processes that exclude each other (WebDAV).
 """
 
 from __future__ import annotations
