@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ewe.config.setting import Setting
 from ewe.config.setting_types import (
     AUTHORIZERS,
@@ -14,12 +12,8 @@ from ewe.config.setting_types import (
     RESPONDERS,
     WAIT,
     duration,
-    parse_responder,
     unset,
 )
-
-if TYPE_CHECKING:
-    from ewe.config.settings import Config
 
 # fmt: off
 FASTCGI = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
@@ -59,9 +53,3 @@ OF_RESPONDERS = (
     *(FASTCGI_KEEP, FASTCGI_RETRY, FASTCGI_AFFINITY, FASTCGI_CONNECTIONS, FASTCGI_QUEUE_TIMEOUT),
 )
 SETTINGS = (*OF_RESPONDERS, FASTCGI_AUTHORIZER)
-
-
-def authorizer_paths(config: Config) -> tuple[str, ...]:
-    """Return the paths below which an authorizer decides, each once and without a slash at its end."""
-    paths = (path for path, _ in map(parse_responder, config[FASTCGI_AUTHORIZER]))
-    return tuple(dict.fromkeys(path.rstrip("/") or "/" for path in paths))

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.features.authorizer_paths import authorizer_paths
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
-from ewe.features.fastcgi_settings import authorizer_paths
 from ewe.features.markdown_settings import SETTINGS
 from ewe.gateway.protected_sources import is_in
 

@@ -15,9 +15,9 @@ from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting import Key
 from ewe.config.setting_types import SIZE, Kind
 from ewe.config.table_kinds import TableKind
+from ewe.features.authorizer_paths import authorizer_paths
 from ewe.features.base import Handler
 from ewe.features.declaration import Feature
-from ewe.features.fastcgi_settings import authorizer_paths
 from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
