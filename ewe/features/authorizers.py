@@ -122,11 +122,15 @@ class Authorizers(Middleware):
 
 
 def readings(request: Request) -> Iterator[str]:
-    """Yield the paths as which a program may interpret the target of a request. The first is ewe's own."""
+    """Yield the paths as which a program may interpret a request. The first is ewe's own.
+
+    A program gets the target (REQUEST_URI), and the parts of the path, which is another one after a `rewrite`.
+    """
     yield request.path
-    once = unquote(path_of_target(request.target), errors="surrogateescape")
-    twice = unquote(once, errors="surrogateescape")
-    for decoded in (once, twice):
+    # Without duplicates: both are the same path in most requests.
+    once = dict.fromkeys((unquote(path_of_target(request.target), errors="surrogateescape"), request.path))
+    twice = [unquote(path, errors="surrogateescape") for path in once]
+    for decoded in dict.fromkeys((*once, *twice)):
         for path in (decoded, PARAMETERS.sub("", decoded)):
             path = SLASHES.sub("/", path)
             yield path

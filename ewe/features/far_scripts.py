@@ -27,13 +27,13 @@ from ewe.config.defaults import ENGINE_EXTENSIONS
 from ewe.features.base import Mount
 from ewe.features.cgi_settings import CGI_PATH
 from ewe.features.declaration import Feature
-from ewe.features.users_settings import MIN_UID, USERDIR
+from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR
 from ewe.gateway import scripts
 from ewe.gateway.protected_sources import is_in
 from ewe.gateway.scripts import Script, leading_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ewe.features.base import Explanation
     from ewe.features.plan import Plan
@@ -121,14 +121,23 @@ class FarScripts:
         self.userdir = (config[USERDIR] or "").strip("/")
         self.min_uid = config[MIN_UID]
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)
+        # Whether the directory of a path's user is here. Users (ewe.features.users) sets this function, and calls
+        # run() for such a path: the directory's settings may ask for a log-in (ewe.features.homes).
+        self.is_of_users: Callable[[str], bool] = lambda path: False
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return X-Switch's response; None if the file has to be here, or if Users answers. Raises HTTPError."""
+        return None if self.is_of_users(request.path) else await self.run(request, io)
+
+    async def run(self, request: Request, io: Stream) -> Response | None:
         """Return X-Switch's response; None if the file has to be here. Raises HTTPError."""
         script, root = self.find(request.path)
         return None if script is None else await self.switch.run(script, request, io, root)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the lines about the script on another machine."""
+        if self.is_of_users(request.path):
+            return False
         script, _ = self.find(request.path)
         if script is not None:
             yield from scripts.lines_about_script(script, "X-Switch: engines on another machine")
@@ -153,7 +162,7 @@ class FarScripts:
         """
         try:
             account = pwd.getpwnam(name)
-            is_user = account.pw_uid >= self.min_uid
+            is_user = account.pw_name == name and account.pw_uid >= self.min_uid  # as in ewe.features.users
         except (KeyError, OSError):
             is_user = False
         if not is_user:
@@ -177,7 +186,8 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the scripts on other machines, if X-Switch's settings name any."""
     switch: XSwitch | None = plan.provided("xswitch")
     if switch is not None and (names := FarNames(switch.table)).is_any_far():
-        yield Mount("/", FarScripts(plan, switch, names))
+        scripts_elsewhere = FarScripts(plan, switch, names)
+        yield Mount("/", plan.shared(FAR_SCRIPTS, lambda: scripts_elsewhere))
 
 
 FEATURE = Feature("far-scripts", mounts=mounts)

@@ -86,6 +86,7 @@ FORBIDDEN = frozenset({
     "strict-transport-security", "clear-site-data", "alt-svc", "set-cookie", "set-cookie2",
     "service-worker-allowed", "public-key-pins", "access-control-allow-origin", "nel", "report-to",
     "origin-agent-cluster", "accept-ch", "critical-ch", "expect-ct", "public-key-pins-report-only", "set-login",
+    "sec-session-registration", "secure-session-registration",  # sessions that are bound to a device (W3C DBSC)
 })  # fmt: skip
 # Fields by which a server behind nginx, Apache, lighttpd or LiteSpeed makes the front server send another file
 TO_THE_FRONT = ("x-accel-", "x-sendfile", "x-send-file", "x-lighttpd-", "x-litespeed-", "x-reproxy-")

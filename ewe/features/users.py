@@ -28,7 +28,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.features.users_settings import MIN_UID, USERDIR
+from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR
 from ewe.gateway.scripts import Script, closed_directory_message, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
     from ewe.features.databases.asking import Databases
+    from ewe.features.far_scripts import FarScripts
     from ewe.features.plan import Plan
     from ewe.features.sql_pages import SQLPages
     from ewe.features.xswitch import XSwitch
@@ -95,16 +96,21 @@ class Users:
         switch: XSwitch | None,
         protected: ProtectedSources,
         databases: Databases | None = None,
+        far_scripts: FarScripts | None = None,
     ) -> None:
         """switch: runs the programs of users; None: they do not run. protected: the protected sources of the site.
 
         databases: the databases for pages from SQL. A user's page may use only the user's own databases.
+        far_scripts: answers for the users' scripts on other machines; None: there are none.
         """
         directory = config[USERDIR]
         assert directory is not None
         self.switch = switch
         self.protected = protected
         self.databases = databases
+        self.far_scripts = far_scripts
+        if far_scripts is not None:
+            far_scripts.is_of_users = self.has_home
         self.config = config
         self.directory = directory
         self.min_uid = config[MIN_UID]
@@ -116,6 +122,8 @@ class Users:
         home = self.home(request.path)
         if home is None:
             return None
+        if self.far_scripts is not None and (far := await self.far_scripts.run(request, io)) is not None:
+            return far
         if request.path.startswith(home.programs):  # programs are never sent as files
             if self.switch is None:
                 raise HTTPError(403, f"{request.path}: a user's programs need X-Switch (xswitch)")
@@ -136,8 +144,15 @@ class Users:
             yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
         return home is not None
 
-    def home(self, path: str) -> Home | None:
-        """Return the user's directory for a path; None if there is none, or if it must not be served."""
+    def has_home(self, path: str) -> bool:
+        """Return whether a path leads to a user's directory that is served. A refusal is not logged."""
+        return path.startswith("/~") and self.home(path, logs=False) is not None
+
+    def home(self, path: str, *, logs: bool = True) -> Home | None:
+        """Return the user's directory for a path; None if there is none, or if it must not be served.
+
+        logs: write the reason why it must not be served to the error log.
+        """
         match = NAME.match(path)
         if match is None:
             return None
@@ -148,10 +163,14 @@ class Users:
         self.homes.forget(name)
         try:
             account = pwd.getpwnam(name)
+            if account.pw_name != name:
+                # LDAP ignores the case of names. Locations do not: /~ADA/ would avoid the guard of /~ada/.
+                raise NotServed(f"the account is {account.pw_name}")
             root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
         except NotServed as reason:
-            logger.errors.info(f"/~{name}/ is 404: {reason}")
+            if logs:
+                logger.errors.info(f"/~{name}/ is 404: {reason}")
             return None  # the client gets the same answer as for an unknown account
         except (KeyError, ValueError):  # there is no such account, or no such directory
             return None
@@ -238,9 +257,9 @@ def needs(config: Config) -> Iterator[str]:
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
-    yield Mount(
-        "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
-    )
+    switch, databases = plan.provided("xswitch"), plan.provided("databases")
+    far_scripts = plan.shared_objects.get(FAR_SCRIPTS)
+    yield Mount("/~", Users(plan.config, switch, plan.protected, databases, far_scripts))
 
 
 FEATURE = Feature("users", settings=(USERDIR, MIN_UID), mounts=mounts, needs=needs)

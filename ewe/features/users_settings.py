@@ -14,4 +14,6 @@ USERDIR_SETTINGS = Setting(False, BOOL, "read the file .ewe.toml in each user's 
 MIN_UID = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
                   " accounts", group="files", key="min-uid", after="userdir-settings")
 # fmt: on
+# The key of Plan.shared() for the handler of scripts on other machines (ewe.features.far_scripts)
+FAR_SCRIPTS = "far-scripts"
 SETTINGS = (USERDIR, USERDIR_SETTINGS, MIN_UID)

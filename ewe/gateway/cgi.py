@@ -46,7 +46,7 @@ from ewe import __version__, logger
 from ewe.http.fields import parse_fields
 from ewe.http.messages import Request, Response, Source, encode_head
 from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
-from ewe.http.target import percent_decode
+from ewe.http.target import host_in_url, percent_decode
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
@@ -155,15 +155,16 @@ def request_variables(
 def name_and_port(request: Request, io: Stream) -> tuple[str, str]:
     """Return SERVER_NAME and SERVER_PORT: sections 4.1.14 and 4.1.15.
 
-    Without a host in the request (HTTP/1.0) the name is the address of the listening socket, or localhost. A Unix
-    socket has no port: it is then that of Host, or that of the scheme, unless a trusted proxy sets it (proxies.py).
+    Without a host in the request (HTTP/1.0) the name is the address of the listening socket, or localhost. An IPv6
+    address has brackets. A Unix socket has no port: it is then that of Host, or that of the scheme, unless a
+    trusted proxy sets it (proxies.py).
     """
     host, port_of_host = split_host(request.host)
     address, port = io.server
     is_unix_socket = address == "localhost" and (io.peer or io.client)[0] == "unix:"
     if is_unix_socket and (io.endpoints is None or io.server is io.endpoints.server):
         return host or address, port_of_host or ("443" if io.scheme == "https" else "80")
-    return host or address, str(port)
+    return host or host_in_url(address), str(port)
 
 
 def variable_of(field: str) -> bytes:

@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validation_request
 from ewe.http.caching import (
+    OF_VISITOR,
     directives,
     fields_in_vary,
     freshness_lifetime,
@@ -69,7 +70,6 @@ SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while oth
 NOT_KEPT_S = 60.0  # how long a key is remembered if its response must not be kept
 MAX_NOT_KEPT = 1024  # such keys in memory
 MAX_CHANGED = 1024  # changed URLs in memory
-OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 HIT = "hit"  # a fresh copy answers: the word of Cache-Status (RFC 9211 section 2.1)
 Ask = Callable[[Request], Awaitable["Response | None"]]
 

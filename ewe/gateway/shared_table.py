@@ -22,6 +22,8 @@ Possible failures, and where each is prevented:
 - **Two processes change an entry at once.** locked() takes a record lock (fcntl(2)) of the table's file, and a lock
   of this process's threads. The kernel gives back the lock of a process that is killed.
 - **The server is restarted.** The table begins empty. A reload (HUP) makes a new table, too.
+
+SharedLock is such a lock without a table, for requests of several processes that exclude each other (WebDAV).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from ewe.gateway.spool import memory_file
 SLOT = Struct("=16sd")  # digest of the key, time on time.monotonic()
 BUCKET_SLOTS = 8  # slots of a bucket
 BUCKET_BYTES = BUCKET_SLOTS * SLOT.size
+LOCK_RETRY_S = 0.002  # seconds between two tries to take a SharedLock
 BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel allocates memory only for the parts in use
 
 
@@ -113,6 +116,39 @@ class SharedTable:
     def bucket(self, digest: bytes) -> int:
         """Return the offset at which the bucket of a key begins."""
         return int.from_bytes(digest[:8], "little") % self.buckets * BUCKET_BYTES
+
+
+class SharedLock:
+    """A lock that the threads of this process share with all processes that it forks."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.file = memory_file("ewe-lock")
+        self.lock = threading.Lock()
+
+    def acquire(self, timeout_s: float) -> bool:
+        """Take the lock, and return whether it was free within the time. May block. Raises OSError."""
+        until = time.monotonic() + timeout_s
+        if not self.lock.acquire(timeout=timeout_s):
+            return False
+        try:
+            while True:
+                try:
+                    fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+                except (BlockingIOError, PermissionError):  # lockf(3) allows both
+                    if time.monotonic() > until:
+                        self.lock.release()
+                        return False
+                time.sleep(LOCK_RETRY_S)
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def release(self) -> None:
+        """Give the lock back."""
+        fcntl.lockf(self.file, fcntl.LOCK_UN)
+        self.lock.release()
 
 
 class Rate:

@@ -38,6 +38,8 @@ NEUTRAL = frozenset({
     "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site",
     "sec-fetch-storage-access", "sec-fetch-user", "sec-gpc", "te", "upgrade-insecure-requests", "user-agent",
 })  # fmt: skip
+# The variables by which a guard or an authorizer identifies the visitor. They are not part of the key of a copy.
+OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
 # Fields that trusted proxies add: the client's address, which programs know anyway, and identifiers for their logs
 ADDED_BY_PROXY = frozenset({
     "cdn-loop", "traceparent", "tracestate", "via", "x-amzn-trace-id", "x-correlation-id", "x-forwarded-for",
@@ -111,9 +113,11 @@ def is_shared(cache_control: Mapping[str, str]) -> bool:
 
 
 def is_personal(request: Request, variables: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request identifies its user: by Cookie, by Authorization, or by a guard's REMOTE_USER."""
+    """Return whether a request identifies its user: by Cookie, by Authorization, or by a variable of a guard."""
     values = request.values
-    return "cookie" in values or "authorization" in values or b"REMOTE_USER" in variables
+    if "cookie" in values or "authorization" in values:
+        return True
+    return bool(variables) and not OF_VISITOR.isdisjoint(variables)
 
 
 def fields_in_vary(response: Response) -> tuple[str, ...] | None:

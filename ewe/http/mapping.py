@@ -13,6 +13,7 @@ import re
 from ewe.http.target import percent_encode_setting
 
 ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
+SLASHES = re.compile(r"\A/[/\\\t]+")
 ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -47,7 +48,7 @@ class Mapping:
         request's host keeps that host, and its path is mapped. Other URLs are not changed.
         """
         if value.startswith("/") and not value.startswith("//"):
-            return self.map_path(value)
+            return on_this_server(self.map_path(value))
         match = ABSOLUTE.fullmatch(value)
         if match is None:
             return value
@@ -55,10 +56,19 @@ class Mapping:
         path = self.map_path(path or "/")
         if authority.lower() == "//" + host.lower():
             return f"{scheme}:{authority}{path}{rest}"
-        return path + rest if authority.lower() in self.authorities else value
+        return on_this_server(path + rest) if authority.lower() in self.authorities else value
 
     def map_cookie(self, value: str) -> str:
         """Return a Set-Cookie value for the client, with its path mapped."""
         if self.replacement is None:
             return value
         return ATTRIBUTE.sub(lambda match: match[1] + self.map_path(match[2].strip()), value)
+
+
+def on_this_server(path: str) -> str:
+    """Return a path without a second slash at its beginning, which a client would take for the name of a server.
+
+    For a client's target //evil.example/, an upstream may redirect to //evil.example/ on its own address, or below
+    its own prefix: /base//evil.example/. Browsers take a backslash for a slash, and leave out a tab.
+    """
+    return SLASHES.sub("/", path)

@@ -85,6 +85,11 @@ def is_ipv6(text: str) -> bool:
     return all(map(H16.fullmatch, groups)) and (count <= 7 if gap else count == 8)
 
 
+def host_in_url(host: str) -> str:
+    """Return a host in the form that a URL has: an IPv6 address gets brackets (RFC 3986 section 3.2.2)."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
 def parse_target(request: Request, encoded_slashes: bool = False) -> None:
     """Set path, query and (from a target in absolute-form) host: RFC 9112 sections 3.2.1 to 3.2.4.
 

@@ -29,6 +29,7 @@ from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
+from ewe.http.target import host_in_url
 from ewe.log_files import Owner, is_same, path_to_open
 from ewe.processors.base import UnknownModel
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
@@ -318,11 +319,6 @@ def log_start_warnings(config: Config, sockets: list[socket.socket]) -> None:
         *unused_socket_warnings(config),
     ):
         logger.errors.warning(warning)
-
-
-def host_in_url(host: str) -> str:
-    """Return a host in the form that can precede a port: an IPv6 address gets brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def print_banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:

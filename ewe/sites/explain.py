@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ewe.features.base import explained
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
-from ewe.http.target import checked_host, parse_target
+from ewe.http.target import checked_host, host_in_url, parse_target
 from ewe.http.virtual_hosts import VirtualHosts, name_of, wildcards_for
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     if match is None or not (match[3] or match[4]):
         raise ValueError(f"{question!r} is no URL: write /path, http://host/path or POST /path")
     method, scheme, target = match[1] or "GET", match[2] or "http", match[4] or "/"
-    host = match[3] or (f"[{server[0]}]" if ":" in server[0] else server[0])  # RFC 3986 section 3.2.2
+    host = match[3] or host_in_url(server[0])
     request = Request(method.upper(), target, (1, 1), (("host", host),))
     try:
         request.host = checked_host(host)

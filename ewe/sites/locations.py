@@ -29,7 +29,7 @@ from ewe.gateway.shared_protection import ProtectedPattern, SharedProtection
 from ewe.sites.match import Match
 from ewe.sites.routes import FeatureChain
 from ewe.sites.rules import Alias, FixedStatus, Programs, Redirect, Rewrite, Try, true_path
-from ewe.sites.templates import Template
+from ewe.sites.templates import Template, URLTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,7 +125,7 @@ class LocationBuilder:
         """Return the handler of the location."""
         values, pattern, match = self.values, self.match.pattern, self.match
         if "redirect" in values:
-            template = Template(values["redirect"], self.label_of("redirect"), pattern)
+            template = URLTemplate(values["redirect"], self.label_of("redirect"), pattern)
             return Redirect(match, template, values.get("status", 302))
         if "status" in values:
             return FixedStatus(values["status"])

@@ -24,7 +24,7 @@ from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
-from ewe.sites.templates import Template, with_path
+from ewe.sites.templates import Template, URLTemplate, with_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class FixedStatus:
 class Redirect:
     """Redirects the client to another URL."""
 
-    def __init__(self, location: Match, template: Template, status: int) -> None:
+    def __init__(self, location: Match, template: URLTemplate, status: int) -> None:
         self.location = location
         self.template = template
         self.status = status
@@ -65,7 +65,7 @@ class Redirect:
         self.why = f"redirect = {template.text!r}, status {status}"
 
     def target(self, request: Request, io: Stream) -> str:
-        """Return the URL to which the client is redirected."""
+        """Return the URL to which the client is redirected. Raises HTTPError(400) as URLTemplate.url() does."""
         target = self.template.url(self.location.values_of(request, io))
         if self.keeps_query and request.query is not None:
             target += "?" + request.query

@@ -358,6 +358,24 @@ def test_what_an_authorizer_says_is_part_of_the_key(place: Place) -> None:
     assert place.ask()[1] == b"none"
 
 
+@pytest.mark.parametrize("name", [b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"])
+def test_what_an_authorizer_says_of_a_visitor_is_for_that_visitor(place: Place, name: bytes) -> None:
+    """An authorizer may know visitors by their addresses, and name them to the program by one variable alone."""
+    place.says = lambda request: page(body=place.io.variables.get(name, b"nobody"))
+    request = parse_request(b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n", RequestLimits())
+    for visitor in (b"ada", b"bob"):
+        place.io.variables = {name: visitor}
+        response = run(place.cached.respond(request, place.io))
+        assert response is not None and response.body == visitor
+    place.io.variables = {}
+    assert place.ask()[1] == b"nobody"
+    place.says = page("public, max-age=60", body=b"for all")
+    place.cache.drop([*place.cache.copies])
+    assert place.ask()[1] == b"for all"
+    place.io.variables = {name: b"ada"}
+    assert place.ask()[0].startswith("hit")
+
+
 def test_behind_a_trusted_proxy(place: Place) -> None:
     client = ("192.0.2.1", 50000)
     place.io.endpoints = Endpoints(client, place.io.server, "http", True)

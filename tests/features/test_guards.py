@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key
 from ewe.gateway import programs, wsgi
-from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
+from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedLock, SharedTable
 from ewe.http.messages import Request, Response, Source, StorableResponse, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
@@ -171,6 +172,32 @@ def test_processes_and_threads_count_together() -> None:
     os.close(write)
     with os.fdopen(read) as told:
         assert sum(own) + sum(int(line) for line in told) == 500
+
+
+@pytest.mark.starts_processes
+def test_a_lock_is_shared_by_processes_and_threads_and_ends_with_its_process() -> None:
+    lock = SharedLock()
+    assert lock.acquire(0)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(lock.acquire(0.02)))
+    thread.start()
+    thread.join()
+    lock.release()
+    taken, told = os.pipe()
+    if not (pid := os.fork()):
+        os.write(told, b"1" if lock.acquire(20) else b"0")
+        time.sleep(60)
+        os._exit(1)
+    try:
+        assert (os.read(taken, 1), found) == (b"1", [False])
+        assert not lock.acquire(0.02) and not lock.acquire(0)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert lock.acquire(20)
+    lock.release()
+    os.close(taken)
+    os.close(told)
 
 
 def finished(guard: Any, response: Response, path: str = "/a.html") -> list[tuple[str, str]]:

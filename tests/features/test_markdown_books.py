@@ -245,6 +245,15 @@ def test_pages_below_a_mount_are_in_no_book_above(start: Start) -> None:
     assert "No pages" in web.get(f"{server.url}README.md?q=needle").text
 
 
+def test_pages_that_an_authorizer_guards_are_in_no_book_above(start: Start) -> None:
+    """The authorizer, which nobody reaches here, is asked for the path of a request alone."""
+    server = start("pool", "--markdown", "--fastcgi-authorizer", "/sub=unix:/none")
+    write(server.root, README="[a](a.md) [b](sub/b.md)", a="# A", sub__b="# Needle")
+    assert web.get(f"{server.url}sub/b.md").status_code == 503
+    assert "No pages" in web.get(f"{server.url}README.md?q=needle").text
+    assert "Needle" not in web.get(f"{server.url}README.md?print").text
+
+
 @pytest.mark.parametrize(
     "query",
     ["q=", "q=+", "q=%00%ff%3Cb%3E", "q=.*(%5B", "q=%", "q=a&q=b", "q=%22%27", "q", "print=1", "Print"],

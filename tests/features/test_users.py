@@ -22,7 +22,10 @@ from ewe.config.settings import Config
 from ewe.features.static import ENTRY_BYTES
 from ewe.features.users import Users
 from ewe.gateway.protected_sources import ProtectedSources
+from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request
+from ewe.http.parser import parse_request
+from ewe.sites import make_site
 from ewe.streams.blocking import run
 
 AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
@@ -177,7 +180,7 @@ def test_a_server_without_descriptors_does_not_say_that_a_user_is_unknown(
     monkeypatch.setattr(pwd, "getpwnam", lambda name: me())
     monkeypatch.setattr(Users, "examine", lambda *_: refuse(""))
     with pytest.raises(OSError, match="Too many open files"):
-        users.home("/~ada/")
+        users.home(f"/~{me().pw_name}/")
 
 
 def test_the_caches_of_all_users_together_are_bounded(
@@ -203,6 +206,28 @@ def test_the_caches_of_all_users_together_are_bounded(
         assert response is not None and response.status == 200
         kept.append(len(users.homes))
     assert kept == [1, 2, 1]
+
+
+def test_a_user_has_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LDAP finds an account by its name in any letter case, or by an alias. A location guards one spelling."""
+    (tmp_path / "pages" / "private").mkdir(parents=True)
+    for name in ("open.txt", "private/marks.txt"):
+        (tmp_path / "pages" / name).write_text("marks")
+    ada = pwd.struct_passwd(("ada", "x", os.geteuid(), os.getegid(), "", str(tmp_path), ""))
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: ada)
+    (tmp_path / "ewe.toml").write_text(
+        f"documentroot = '{tmp_path / 'pages'}'\nuserdir = 'pages'\nmin-uid = 0\n"
+        "[[site]]\n[[site.location]]\nprefix = '/~ada/private'\nstatus = 403\n"
+    )
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+
+    def status(target: str) -> int:
+        request = parse_request(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), RequestLimits())
+        return run(site.respond(request, MemoryStream([]))).status
+
+    assert [status("/~ada/open.txt"), status("/~ada/private/marks.txt")] == [200, 403]
+    for spelling in ("Ada", "ADA", "a.lovelace"):
+        assert [status(f"/~{spelling}/open.txt"), status(f"/~{spelling}/private/marks.txt")] == [404, 404]
 
 
 @pytest.mark.starts_processes

@@ -23,7 +23,7 @@ from ewe.config.settings import Config
 from ewe.features.languages import paths_answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
-from ewe.features.webdav.tree import Tree, refusal
+from ewe.features.webdav.tree import DavPath, Tree, refusal
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
@@ -401,6 +401,30 @@ def test_no_file_answers_for_another_location(start: Start, tmp_path: Path) -> N
         assert client.get("/dav/sub/").text == "start"
 
 
+def test_nothing_passes_an_authorizer_by(start: Start, tmp_path: Path) -> None:
+    """It is asked about the path of a request. Destination, and the members of a directory, are other paths."""
+    (tmp_path / "ewe.toml").write_text(
+        'fastcgi-authorizer = "/DAV/sub/guarded=unix:/none"\n'
+        '[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n'
+    )
+    guarded = tmp_path / "htdocs" / "dav" / "sub" / "guarded"
+    guarded.mkdir(parents=True)
+    (guarded / "marks").write_text("secret")
+    server = start("thread", "--config", str(tmp_path / "ewe.toml"))
+    with Client(base_url=server.url) as client:
+        assert client.ask("PUT", "/dav/mine", content="attack") == 201
+        assert client.get("/dav/sub/guarded/marks").status_code == 503
+        for method in ("COPY", "MOVE"):
+            for target in ("guarded/new", "guarded/marks", "guarded"):
+                assert client.ask(method, "/dav/mine", headers={"Destination": f"/dav/sub/{target}"}) == 403
+        assert client.ask("DELETE", "/dav/sub") == 403
+        assert client.ask("MOVE", "/dav/sub", headers={"Destination": "/dav/moved"}) == 403
+        assert client.ask("COPY", "/dav/sub", headers={"Destination": "/dav/copy"}) == 201
+        assert client.get("/dav/copy/guarded/marks").status_code == 404
+        assert client.names("/dav/sub/") == ["/dav/sub/"]
+    assert (guarded / "marks").read_text() == "secret" and os.listdir(guarded) == ["marks"]
+
+
 def test_names_of_a_mac(start: Start, tmp_path: Path) -> None:
     """macOS asks for ._NAME beside each file, and writes .DS_Store: hidden names are not there, nor written."""
     (tmp_path / "ewe.toml").write_text('[[site]]\n[[site.location]]\nprefix = "/dav"\nwebdav = true\n')
@@ -589,6 +613,110 @@ def test_a_move_does_not_take_a_version_that_the_client_has_not_seen(
     with pytest.raises(HTTPError) as refused:
         changes.transfer(Request("MOVE", "/f", (1, 1), fields, path="/f"), tree_of(tmp_path), "/g", **MOVE)
     assert refused.value.status == 412 and file.exists() and not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(("replace", "status"), [
+    (lambda file: file.write_text("by another client"), 412), (lambda file: file.mkdir(), 409), (os.mkfifo, 409),
+    (lambda file: file.symlink_to("/etc/passwd"), 403), (lambda file: None, 404),
+])  # fmt: skip
+def test_a_copy_is_of_the_version_that_the_client_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], object], status: int
+) -> None:
+    """Another request replaces the source between the check of If-Match and the copy."""
+    file, copy_beside, tree = tmp_path / "f", changes.copy_beside, tree_of(tmp_path)
+    file.write_text("seen")
+    seen = upload.etag_of(file.stat())
+
+    def copy_late(*arguments: Any, **options: Any) -> str:
+        file.unlink()
+        replace(file)
+        return copy_beside(*arguments, **options)
+
+    request = Request("COPY", "/f", (1, 1), (("if-match", seen),), path="/f")
+    with monkeypatch.context() as patched, pytest.raises((HTTPError, OSError)) as refused:
+        patched.setattr(changes, "copy_beside", copy_late)
+        changes.transfer(request, tree, "/g", moves=False, overwrites=True, deep=True)
+    reason = refused.value
+    assert (reason if isinstance(reason, HTTPError) else refusal(reason, "f")).status == status
+    assert os.listdir(tmp_path) == (["f"] if file.is_symlink() or file.exists() else [])
+
+
+@pytest.mark.parametrize("method", ["DELETE", "MKCOL", "MOVE"])
+def test_a_directory_that_is_moved_is_not_changed_for_its_old_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The request has opened /a, and waits for its lock. Meanwhile /a becomes /b, and there is another /a."""
+    path = "/a/new" if method == "MKCOL" else "/a/f"
+    tree, locked = tree_of(tmp_path, top="/x"), DavPath.locked
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f").write_text("text")
+
+    def moved(resource: DavPath) -> Any:
+        if not (tmp_path / "b").exists():
+            (tmp_path / "a").rename(tmp_path / "b")
+            (tmp_path / "a").mkdir()
+        return locked(resource)
+
+    monkeypatch.setattr(DavPath, "locked", moved)
+    request = Request(method, path, (1, 1), path=path)
+    with pytest.raises(HTTPError) as refused:
+        if method == "MOVE":
+            changes.transfer(request, tree, "/g", **MOVE)
+        else:
+            {"DELETE": changes.delete, "MKCOL": changes.make_directory}[method](request, tree)
+    assert refused.value.status == 409 and os.listdir(tmp_path / "b") == ["f"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("adds", ["PUT", "MKCOL", "COPY"])
+def test_no_member_is_added_to_a_directory_while_it_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adds: str
+) -> None:
+    """At its new path the member would belong to another location, and nobody has checked it."""
+    tree = tree_of(tmp_path, covers=lambda path: not path.startswith("/b/sub/late"), top="/x")
+    for name in ("a/sub", "a/z", "f"):
+        (tmp_path / name).mkdir(parents=True) if name != "f" else (tmp_path / name).write_text("f")
+    reachable, statuses, threads = changes.reachable, [], []
+
+    def add() -> None:
+        try:
+            statuses.append(added(tree, adds, "/a/sub/late"))
+        except HTTPError as refused:
+            statuses.append(refused.status)
+
+    def reachable_late(*arguments: Any) -> bool:
+        if arguments[1].name == "z" and not threads:  # all members of sub are checked
+            threads.append(threading.Thread(target=add))
+            threads[0].start()
+            threads[0].join(0.3)
+        return reachable(*arguments)
+
+    monkeypatch.setattr(changes, "reachable", reachable_late)
+    moved = changes.transfer(Request("MOVE", "/a", (1, 1), path="/a"), tree, "/b", **MOVE)
+    threads[0].join()
+    assert (moved.status, statuses) == (201, [409]) and os.listdir(tmp_path / "b" / "sub") == []
+    assert sorted(os.listdir(tmp_path)) == ["b", "f"]
+
+
+def added(tree: Tree, method: str, path: str) -> int:
+    """Return the status of a request that adds a name to a tree."""
+    if method == "MKCOL":
+        return changes.make_directory(Request(method, path, (1, 1), path=path), tree).status
+    if method == "COPY":
+        request = Request(method, "/f", (1, 1), path="/f")
+        return changes.transfer(request, tree, path, moves=False, overwrites=True, deep=True).status
+    request = Request(method, path, (1, 1), path=path)
+    request.body, request.length = Body(lambda: b"text"), None
+    return run(upload.put(request, MemoryStream([]), tree, 100)).status
+
+
+def test_two_names_of_one_file_become_one(tmp_path: Path) -> None:
+    """rename(2) does nothing if both names lead to one file."""
+    (tmp_path / "a").write_text("text")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    request = Request("MOVE", "/a", (1, 1), path="/a")
+    assert changes.transfer(request, tree_of(tmp_path), "/b", **MOVE).status == 204
+    assert os.listdir(tmp_path) == ["b"] and (tmp_path / "b").read_text() == "text"
 
 
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from ewe.gateway import records
 from ewe.gateway.protected_sources import is_in
 from ewe.http.messages import Request
 from ewe.http.target import parse_target
+from ewe.sites.templates import with_path
 
 KEY = {"X-Key": "right"}
 CGI = "#!/bin/sh\necho Content-Type: text/plain\necho\nenv\ncat\n"
@@ -204,6 +205,25 @@ def test_others_are_not_asked_for(target: str) -> None:
     request = Request("GET", target, (1, 1))
     parse_target(request)
     assert not any(is_in(path, "/members") for path in readings(request))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/api/members",
+        "/api/members;v=1/a",
+        "/api/x/..;/members",
+        "/api/%256dembers",
+        "/api/x/%5c..%5cmembers",
+        "/api/MEMBERS",
+    ],
+)
+def test_the_path_after_a_rewrite_has_the_same_readings(target: str) -> None:
+    """A rewrite of ^/api(/.*)$ to $1: a program gets the new path as PATH_INFO, beside the client's target."""
+    request = Request("GET", target, (1, 1))
+    parse_target(request)
+    rewritten = with_path(request, request.path.removeprefix("/api"), None)
+    assert any(is_in(path, "/members") for path in readings(rewritten))
 
 
 def test_several_must_agree(start: Start, authorizer: Authorizer, tmp_path: Path, model: str) -> None:

@@ -372,6 +372,17 @@ def test_over_a_unix_socket_the_port_is_that_of_the_url(scheme: str, host: bytes
     assert found[b"SERVER_NAME"].decode() == environ["SERVER_NAME"] == ("ewe" if host else "localhost")
 
 
+def test_the_name_of_a_server_at_an_ipv6_address() -> None:
+    """The client names no host: the address stands in a URL, with brackets (section 4.1.14; RFC 3986)."""
+    request = parse_request(b"GET /x HTTP/1.0\r\n\r\n", RequestLimits())
+    client = Stream(("::1", 1), ("::1", 8080), Config())
+    environ: dict[str, str] = {}
+    add_request(environ, request, client, "/x", 0)
+    found = cgi.variables(request, client, Script("/x", "/x", ""), 0, "/")
+    assert (found[b"SERVER_NAME"], found[b"SERVER_ADDR"]) == (b"[::1]", b"::1")
+    assert (environ["SERVER_NAME"], environ["SERVER_PORT"]) == ("[::1]", "8080")
+
+
 def test_the_name_of_a_server_at_a_unix_socket(start: Start, model: str, tmp_path: Path) -> None:
     """Section 4.1.14 asks for a host name; HTTP/1.0 may name none."""
     path = tmp_path / "ewe.sock"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.http_upstream import BAD_HEADS
 
@@ -161,6 +163,18 @@ def test_a_path_of_the_settings_is_encoded_for_the_client() -> None:
     assert mapping.map_field("location", "/login", "a.org") == f"{encoded}/login"
     assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
     assert target_for(request(f"{encoded}/x"), "/日本 ü", "/") == "/x"
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example/", "/\\evil.example", "/\t/evil.example", "///evil.example/a?b"]
+)
+def test_no_mapped_location_names_another_server(target: str) -> None:
+    """The upstream repeats the client's path, on its own address or below its own prefix, where it is harmless."""
+    for prefix, replacement in (("", "/base"), ("", "/base/"), ("", None), ("/app", None), ("", "/")):
+        mapping = Mapping(prefix, replacement, ("127.0.0.1:3000",))
+        for before in ("http://127.0.0.1:3000", "http://127.0.0.1:3000/base", "/base"):
+            located = mapping.map_field("location", before + target, "a.org")
+            assert re.match(r"/[^/\\\t]", located), (prefix, replacement, before, located)
 
 
 def test_settings() -> None:

@@ -249,6 +249,10 @@ def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch:
         ('headers = { set = { Set-Cookie = "a=b" } }\n', "set-cookie concerns the whole host"),
         ('headers = { set = { Accept-CH = "DPR" } }\n', "accept-ch concerns the whole host"),
         (
+            'headers = { add = { Secure-Session-Registration = "(ES256);path=\\"/x\\"" } }\n',
+            "secure-session-registration concerns the whole host",
+        ),
+        (
             'headers = { add = { X-Accel-Redirect = "/internal/a" } }\n',
             "x-accel-redirect concerns the whole host",
         ),
@@ -282,3 +286,30 @@ def test_a_link_is_no_settings_file(root: Path) -> None:
     (root / "a.txt").write_text("protected")
     (root / ".ewe.toml").symlink_to("a.txt")
     assert "symbolic link" in asker(root)("a.txt").cause
+
+
+def test_a_log_in_guards_scripts_on_other_machines(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ewe asks another machine for them, before it looks for a file of the user."""
+    here = pwd.getpwuid(os.geteuid()).pw_name
+
+    async def run_script(switch: object, script: Script, *_: object) -> Response:
+        return Response(200, (), b"ran " + script.name.encode())
+
+    monkeypatch.setattr("ewe.features.xswitch.XSwitch.run", run_script)
+    table = tmp_path / "xswitch.toml"
+    table.write_text('[engines.far]\naddress = "192.0.2.7:9443"\nextensions = [".rb"]\n')
+    site = make_site(Config(userdir=root.name, userdir_settings=True, min_uid=0, xswitch="unix:/none",
+                            xswitch_config=str(table), documentroot=str(tmp_path)))  # fmt: skip
+
+    def ask(path: str) -> Response:
+        head = f"GET {path} HTTP/1.1\r\nHost: ewe\r\n\r\n"
+        return run(site.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
+
+    script, elsewhere = f"/~{here}/cgi-bin/marks.rb", "/~no-such-account/cgi-bin/a.rb"
+    assert (ask(script).status, ask(script).body) == (200, b"ran " + script.encode())
+    (root / ".htpasswd").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".htpasswd" }\n')
+    assert ask(script).status == 401 and b"ran" not in ask(script).body
+    assert ask(elsewhere).status == 404 and ask("/cgi-bin/a.rb").body == b"ran /cgi-bin/a.rb"

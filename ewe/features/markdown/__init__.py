@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.features.authorizer_paths import authorizer_paths
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.markdown_settings import SETTINGS
+from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +31,12 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the Markdown pages. Raises ValueError if the package markdown is not installed."""
     from ewe.features.markdown.pages import Contents, MarkdownPages
 
+    guarded = authorizer_paths(plan.config)
     before = [mount.path for found in plan.mounts_of.values() for mount in found if mount.path != "/"]
 
     def zone(path: str) -> object:
-        return plan.location(path), *(path.startswith(each) for each in before)
+        asked = (is_in(path, each) for each in guarded)
+        return plan.location(path), *(path.startswith(each) for each in before), *asked
 
     pages = MarkdownPages(plan.config, plan.static, zone)
     yield Mount("/", pages)

@@ -15,8 +15,10 @@ from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting import Key
 from ewe.config.setting_types import SIZE, Kind
 from ewe.config.table_kinds import TableKind
+from ewe.features.authorizer_paths import authorizer_paths
 from ewe.features.base import Handler
 from ewe.features.declaration import Feature
+from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,14 @@ def answer(location: LocationPlan) -> Handler:
     values = location.table.values
     if location.has_template:
         raise ConfigError(f"{location.label_of('alias')} {quoted(values['alias'])}: webdav needs a directory")
+    # An authorizer is asked about the path of a request, and not about Destination, or the members of a directory.
+    top = location.prefix
+    paths = authorizer_paths(location.plan.config)
+    guarded = [path for path in paths if is_in(path, top) and not is_in(top, path)]  # below the location
+
+    def covers(path: str) -> bool:
+        return location.covers(path) and not any(is_in(path, each) for each in guarded)
+
     # A file may be sent for a path of another location, in a language or as an index file that only that one names.
     locations = [(location.config, ()), *location.settings_of_locations()]
     static = location.static
@@ -40,7 +50,7 @@ def answer(location: LocationPlan) -> Handler:
         static.root,
         static.prefix,
         static.protected,
-        covers=location.covers,
+        covers=covers,
         top=location.prefix,
         options=values["webdav"],
         languages={language.lower() for config, _ in locations for language in config.languages},

@@ -151,6 +151,7 @@ def delete_tree(parent_fd: int, name: str, depth: int = 0) -> None:
 def delete(request: Request, tree: Tree) -> Response:
     """Answer DELETE. Raises HTTPError, OSError."""
     with tree.resource(request.path) as resource, resource.locked():
+        tree.check_parent(resource)
         if resource.restat() is None:
             raise HTTPError(404, f"webdav: there is no {resource.real}")
         check_conditions(request, resource)
@@ -166,7 +167,12 @@ def delete(request: Request, tree: Tree) -> Response:
 
 def make_directory(request: Request, tree: Tree) -> Response:
     """Answer MKCOL. Raises HTTPError, OSError."""
-    with tree.resource(request.path, missing=409) as resource, resource.locked():
+    with (
+        tree.resource(request.path, missing=409) as resource,
+        resource.locked(),
+        tree.adding(resource.real),
+    ):
+        tree.check_parent(resource)
         if resource.restat() is not None:
             raise HTTPError(
                 405, f"webdav: {resource.real} is there already", (("Allow", "OPTIONS, PROPFIND"),)
@@ -200,11 +206,9 @@ def transfer(
         tree.check_resource(source)
         check_target(tree, source, destination)
         if moves:
-            if source.is_directory:
-                check_members(tree, source, destination.path, destination.real)
             replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
-            temporary = copy_beside(tree, source, destination, deep=deep)
+            temporary = copy_beside(request, tree, source, destination, deep=deep)
             try:
                 replaced = publish(
                     request, tree, source, destination.parent_fd, temporary, destination, overwrites
@@ -242,22 +246,28 @@ def publish(
     aside, parent_fd = "", destination.parent_fd
     moves = dir_fd == source.parent_fd  # the source itself, and not its copy
     try:
-        with locked_together(destination, *((source,) if moves else ())):
-            if moves:  # another request may have replaced the source
-                before = source.file_status
-                now = source.restat()
-                if now is None:
+        with (
+            locked_together(destination, *((source,) if moves else ())),
+            tree.adding(destination.real),
+        ):
+            if moves:  # another request may have replaced the source, or moved its directory
+                tree.check_parent(source)
+                if source.restat() is None:
                     raise HTTPError(404, f"webdav: {source.real} was moved or deleted meanwhile")
                 check_conditions(request, source)
                 tree.check_resource(source)
-                if source.is_directory and (before is None or not os.path.samestat(before, now)):
-                    raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")  # unchecked members
+                check_target(tree, source, destination)
+                if source.is_directory:
+                    check_members(tree, source, destination.path, destination.real)
             tree.check_parent(destination)
             replaced = destination.restat() is not None
             if replaced:
                 if not overwrites:
                     raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
                 tree.check_resource(destination)
+                if moves and is_same_file(source, destination):
+                    os.unlink(name, dir_fd=dir_fd)  # rename(2) keeps both names if they lead to one file
+                    return True
                 if source.is_directory or destination.is_directory:
                     aside = set_aside(tree, destination)
             try:
@@ -271,6 +281,12 @@ def publish(
         if aside:
             discard(parent_fd, aside)
     return replaced
+
+
+def is_same_file(source: DavPath, destination: DavPath) -> bool:
+    """Return whether two paths are names of one file (hard links)."""
+    a, b = source.file_status, destination.file_status
+    return a is not None and b is not None and os.path.samestat(a, b)
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
@@ -297,32 +313,55 @@ def check_target(tree: Tree, source: DavPath, destination: DavPath) -> None:
         os.close(descriptor)
 
 
-def copy_beside(tree: Tree, source: DavPath, destination: DavPath, *, deep: bool) -> str:
+def copy_beside(request: Request, tree: Tree, source: DavPath, destination: DavPath, *, deep: bool) -> str:
     """Copy the source to a hidden name beside the destination; return the name. Raises OSError, HTTPError.
 
     deep: copy the members of a directory too (Depth: infinity), not only the directory itself (Depth: 0).
     """
     temporary = hidden_name()
-    if not source.is_directory:
-        copy_file(source.parent_fd, source.name, destination.parent_fd, temporary)
-        return temporary
-    os.mkdir(temporary, dir_fd=destination.parent_fd)
+    descriptor = open_source(request, tree, source)
     try:
-        if deep:
-            copy_members(tree, source, destination, temporary)
-    except BaseException:
-        discard(destination.parent_fd, temporary)
-        raise
+        if not source.is_directory:
+            copy_file(descriptor, destination.parent_fd, temporary)
+            return temporary
+        os.mkdir(temporary, dir_fd=destination.parent_fd)
+        try:
+            if deep:
+                copy_members(tree, source, descriptor, destination, temporary)
+        except BaseException:
+            discard(destination.parent_fd, temporary)
+            raise
+    finally:
+        os.close(descriptor)
     return temporary
 
 
-def copy_members(tree: Tree, source: DavPath, destination: DavPath, temporary: str) -> None:
+def open_source(request: Request, tree: Tree, source: DavPath) -> int:
+    """Open the source of a COPY, and return its descriptor. Raises OSError, HTTPError.
+
+    The open file is checked, too: another request may have replaced it after the checks of transfer(). The client
+    would then get a copy of another version than the one that its If-Match names.
+    """
+    before = source.file_status
+    descriptor = source.open()
+    try:
+        now = source.file_status = os.fstat(descriptor)
+        if before is None or stat.S_IFMT(before.st_mode) != stat.S_IFMT(now.st_mode):
+            raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")
+        check_conditions(request, source)
+        tree.refuse_program(source.real, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def copy_members(tree: Tree, source: DavPath, dir_fd: int, destination: DavPath, temporary: str) -> None:
     """Copy the members of a directory that clients can reach, both at the source and at the destination.
 
-    temporary: the name of the copy, in the directory of the destination.
+    dir_fd: the open source. temporary: the name of the copy, in the directory of the destination.
     """
     left_out = ""
-    dir_fd = source.open(DIRECTORY_FLAGS)
     copy_fd = os.open(temporary, DIRECTORY_FLAGS, dir_fd=destination.parent_fd)
     try:
         for member in walk(dir_fd, source.real):
@@ -334,20 +373,27 @@ def copy_members(tree: Tree, source: DavPath, destination: DavPath, temporary: s
             if member.is_directory:
                 os.mkdir(member.relative_path, dir_fd=copy_fd)
             else:
-                copy_file(member.dir_fd, member.name, copy_fd, member.relative_path)
+                copy_member(member, copy_fd)
     finally:
         os.close(copy_fd)
-        os.close(dir_fd)
 
 
-def copy_file(dir_fd: int, name: str, target_fd: int, target_path: str) -> None:
-    """Copy a file. The copy gets its name when it is complete, and has no execute bit. Raises OSError.
+def copy_member(member: Member, target_fd: int) -> None:
+    """Copy a file of a directory to the same relative path below another one, target_fd. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(member.name, flags, dir_fd=member.dir_fd)
+    try:
+        copy_file(descriptor, target_fd, member.relative_path)
+    finally:
+        os.close(descriptor)
 
-    dir_fd: the directory of the file. target_path: the copy's path, below the directory target_fd.
+
+def copy_file(source: int, target_fd: int, target_path: str) -> None:
+    """Copy an open file. The copy gets its name when it is complete, and has no execute bit. Raises OSError.
+
+    target_path: the copy's path, below the directory target_fd.
     """
     with ExitStack() as descriptors:
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
-        descriptors.callback(os.close, source)
         directory, _, target_name = target_path.rpartition("/")
         parent_fd = os.open(directory or ".", DIRECTORY_FLAGS, dir_fd=target_fd)
         descriptors.callback(os.close, parent_fd)

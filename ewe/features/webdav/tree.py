@@ -14,8 +14,9 @@ Clients can neither read the properties of four kinds of files, nor write them:
 - symbolic links, devices, sockets;
 - programs and all files in their directories (ewe.gateway.protected_sources), and pages from SQL: the permission to
   write files must not be a permission to run programs;
-- paths that another location of the site covers, since its guards would not be asked. The same is true for a file
-  that is sent for such a path: as a compressed variant, as a variant in a language, or as an index file.
+- paths that another location of the site covers, since its guards would not be asked, and paths below the location
+  about which an authorizer decides (`fastcgi-authorizer`). The same is true for a file that is sent for such a
+  path: as a compressed variant, as a variant in a language, or as an index file.
 
 Read next: upload.py, changes.py.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import re
 import stat
@@ -35,6 +37,7 @@ from itertools import islice
 from ewe.features.languages import paths_answered_by
 from ewe.features.static import hidden
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
+from ewe.gateway.shared_table import SharedLock
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.status import HTTPError
 from ewe.streams.descriptors import EXHAUSTED
@@ -70,6 +73,15 @@ def names_in(dir_fd: int, real: str, status: int) -> list[str]:
     if len(names) > MAX_NAMES:
         raise HTTPError(status, f"webdav: {real} has more than {MAX_NAMES} members")
     return sorted(names)
+
+
+@functools.cache
+def addition_lock() -> SharedLock:
+    """Return the lock of Tree.adding(). The first location with WebDAV makes it, before any process is forked.
+
+    Raises OSError.
+    """
+    return SharedLock()
 
 
 class DavPath:
@@ -155,6 +167,22 @@ class Tree:
         self.top = top or prefix
         self.languages = languages
         self.index_names = index
+        self.addition_lock = addition_lock()
+
+    @contextmanager
+    def adding(self, real: str) -> Iterator[None]:
+        """Hold the lock for adding a name to a tree. All processes and all locations share it. May block.
+
+        A MOVE of a directory holds it, too: from the check of the members until the directory has its new path.
+        Another request could otherwise add a member that was not checked, and that another location would then
+        send. The check of many members takes seconds. real: the path, for a message. Raises HTTPError(503).
+        """
+        if not self.addition_lock.acquire(LOCK_TIMEOUT_S):
+            raise HTTPError(503, f"webdav: {real}: a directory with many members is being moved", RETRY)
+        try:
+            yield
+        finally:
+            self.addition_lock.release()
 
     def is_top(self, resource: DavPath) -> bool:
         """Return whether a resource is the location's own directory, or contains it."""
@@ -223,7 +251,9 @@ class Tree:
         path: without a slash at its end. The URL of a directory has the slash.
         """
         if not (self.covers(path + "/") if is_directory else self.is_ours(path)):
-            raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
+            raise HTTPError(
+                403, f"webdav: {path} belongs to another location of the site, or to an authorizer"
+            )
 
     def refuse_program(self, real: str, descriptor: int) -> None:
         """Raise HTTPError(403) if a file with this path is, or would be, a program. descriptor: the open file."""

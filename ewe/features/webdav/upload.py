@@ -177,7 +177,7 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
     Raises HTTPError, OSError.
     """
     os.fsync(file.descriptor)
-    with resource.locked():
+    with resource.locked(), tree.adding(resource.real):
         tree.check_parent(resource)
         before = resource.restat()
         check_conditions(request, resource)
