@@ -183,7 +183,9 @@ def main() -> None:
             directory.mkdir(parents=True, exist_ok=True)
             record(directory, [*given.tests, *sorted(files.difference(given.tests))])
         found = recorded(directory)
-        rows = {module: row(module, found[module]) for module in (new if given.new else found)}
+        # A module of which no line has run keeps its row by hand: the row names the wrong files
+        filled = [module for module in new if any(found[module].values())] if given.new else list(found)
+        rows = {module: row(module, found[module]) for module in filled}
         kept = lines_of_readme() if given.new else {}
         README.write_text(README.read_text().partition(BEGIN)[0] + BEGIN + "\n" + table({**kept, **rows}))
 
