@@ -88,7 +88,8 @@ def rewrite_once(config: pytest.Config) -> None:
     root = Path(__file__).parent
     made = root / "tests" / "house" / "__pycache__"
     tag = f"*.{sys.implementation.cache_tag}-pytest-{pytest.__version__}.pyc"
-    asked = [path.resolve() for path in map(Path, config.args) if path.is_dir()]
+    # Path.is_dir() would raise an error for the long name of a test
+    asked = [Path(each).resolve() for each in config.args if os.path.isdir(each)]
     if asked and config.getoption("dist", "no") != "no" and not any(made.glob(tag)):
         tests = [*root.glob("tests/**/test_*.py"), *root.glob("packages/*/tests/test_*.py")]
         files = sorted(path for path in tests if any(path.is_relative_to(each) for each in asked))
