@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from support import where_tested
 from support.rooms import ROOT, SOURCES
-from support.where_tested import function_lines, rows_of_readme
+from support.where_tested import function_lines, new_rows, rows_of_readme
 
 ROWS = rows_of_readme()
 
@@ -22,3 +26,13 @@ def test_a_row_names_files_that_exist() -> None:
 
 def test_the_table_names_no_module_that_is_gone() -> None:
     assert not ROWS.keys() - SOURCES.keys()
+
+
+def test_a_new_row_is_filled_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose files do not all run would count too few lines, and a filled row stays."""
+    readme = tmp_path / "README.md"
+    rows = "| `a` | new | `x/1.py` |\n| `b` | new | `x/1.py`, `x/2.py` |\n| `c` | 90 % of 10 | `x/1.py` |\n"
+    readme.write_text(f"{where_tested.BEGIN}\n| module | lines | tests |\n|---|---:|---|\n{rows}")
+    monkeypatch.setattr(where_tested, "README", readme)
+    assert new_rows(["x/1.py"]) == {"a": ["x/1.py"]}
+    assert new_rows([]) == {"a": ["x/1.py"], "b": ["x/1.py", "x/2.py"]}

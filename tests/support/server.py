@@ -213,12 +213,20 @@ def run_command(
 
 
 def run_forked(
-    directory: Path, arguments: tuple[str, ...], seconds: float, command: str
+    directory: Path,
+    arguments: tuple[str, ...],
+    seconds: float,
+    command: str,
+    constants: dict[str, float] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, forked from a process that has imported it. command: the module of its main()."""
+    """Run a command to its end, forked from a process that has imported it.
+
+    command: the module of its main(). constants: what this run has for constants, as for Starter.
+    """
     with tempfile.TemporaryDirectory(prefix="ewe-command-") as place:
         output, errors = Path(place, "output"), Path(place, "errors")
-        process = shared_fork_server(command).start([*arguments], directory, errors, {}, output)
+        server = shared_fork_server(command)
+        process = server.start([*arguments], directory, errors, constants or {}, output)
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -8,6 +8,11 @@ three at most.
 
     python tests/support/where_tested.py               all tests, then the table
     python tests/support/where_tested.py --table DIR   the table from a directory that an earlier run has kept
+    python tests/support/where_tested.py --new FILE... these files of tests, then the rows of new modules
+
+A new module has a row by hand: "new", and the files that test it. `--new` without files runs all files that such
+rows name. It writes the rows whose files all run, so that several runs of few files each fill the table. Such a row
+counts the lines that these files run, until all tests run again.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ README = ROOT / "tests" / "README.md"
 BEGIN = "<!-- The table below is written by `make where-tested`. -->\n"
 MOST_FILES = 3
 ENOUGH = 0.9  # part of a module's lines that the named files run together
+NEW = "new"  # what a row written by hand says instead of its lines
 Lines = set[int]
 
 
@@ -116,26 +122,41 @@ def best_files(by_file: dict[str, Lines]) -> list[str]:
     return chosen
 
 
-def table(directory: Path) -> str:
-    """Return the table in Markdown."""
-    rows = ["| module | its lines that a test runs | tests |", "|---|---:|---|"]
-    for module, by_file in sorted(recorded(directory).items()):
-        reachable = function_lines(SOURCES[module])
-        if not reachable:
-            continue
-        run = len(set().union(*by_file.values()))
-        names = ", ".join(f"`{name}`" for name in best_files(by_file)) or "none"
-        rows.append(f"| `{module}` | {100 * run // len(reachable)} % of {len(reachable)} | {names} |")
-    return "\n".join(rows) + "\n"
+def row(module: str, by_file: dict[str, Lines]) -> str | None:
+    """Return a module's row in Markdown; None for a module without a function."""
+    if not (reachable := function_lines(SOURCES[module])):
+        return None
+    run = len(set().union(*by_file.values()))
+    names = ", ".join(f"`{name}`" for name in best_files(by_file)) or "none"
+    return f"| `{module}` | {100 * run // len(reachable)} % of {len(reachable)} | {names} |"
+
+
+def table(rows: dict[str, str | None]) -> str:
+    """Return the table in Markdown. `rows`: module -> its row."""
+    lines = ["| module | its lines that a test runs | tests |", "|---|---:|---|"]
+    return "\n".join(lines + [line for _, line in sorted(rows.items()) if line]) + "\n"
+
+
+def lines_of_readme() -> dict[str, str]:
+    """Return the table of tests/README.md: module -> its row."""
+    lines = README.read_text().partition(BEGIN)[2].splitlines()
+    return {line.split("|")[1].strip(" `"): line for line in lines if line.startswith("| `")}
 
 
 def rows_of_readme() -> dict[str, list[str]]:
     """Return the table of tests/README.md: module -> its files of tests."""
-    lines = README.read_text().partition(BEGIN)[2].splitlines()
-    rows = [line.split("|") for line in lines if line.startswith("| `")]
+    rows = {module: line.split("|") for module, line in lines_of_readme().items()}
     return {
-        row[1].strip(" `"): [name.strip(" `") for name in row[3].split(",") if "/" in name] for row in rows
+        module: [name.strip(" `") for name in row[3].split(",") if "/" in name]
+        for module, row in rows.items()
     }
+
+
+def new_rows(files: list[str]) -> dict[str, list[str]]:
+    """Return the rows that say "new" and whose files are among these, or all such rows if `files` is empty."""
+    new = {module for module, line in lines_of_readme().items() if line.split("|")[2].strip() == NEW}
+    named = {module: names for module, names in rows_of_readme().items() if module in new}
+    return {module: names for module, names in named.items() if not files or set(names) <= {*files}}
 
 
 def main() -> None:
@@ -147,16 +168,26 @@ def main() -> None:
         "--table", metavar="DIR", type=Path, help="make the table of an earlier run's directory"
     )
     parser.add_argument("--keep", metavar="DIR", type=Path, help="keep in DIR what the tests have run")
+    parser.add_argument("--new", action="store_true", help='write the rows that say "new", and no other')
     parser.add_argument("tests", nargs="*", help="arguments of pytest")
     given = parser.parse_args()
     if line_recorder.MONITORING is None:
         sys.exit("where_tested: sys.monitoring needs Python 3.12; use `make where-tested PYTHON=python3.12`")
     with tempfile.TemporaryDirectory(prefix="ewe-lines-") as made:
         directory = given.table or given.keep or Path(made)
+        new = new_rows([name for name in given.tests if name.endswith(".py")]) if given.new else {}
+        files = {name for names in new.values() for name in names}
+        if given.new and not files:
+            sys.exit('where_tested: no row says "new" and names only files that run')
         if not given.table:
             directory.mkdir(parents=True, exist_ok=True)
-            record(directory, given.tests)
-        README.write_text(README.read_text().partition(BEGIN)[0] + BEGIN + "\n" + table(directory))
+            record(directory, [*given.tests, *sorted(files.difference(given.tests))])
+        found = recorded(directory)
+        # A module of which no line has run keeps its row by hand: the row names the wrong files
+        filled = [module for module in new if any(found[module].values())] if given.new else list(found)
+        rows = {module: row(module, found[module]) for module in filled}
+        kept = lines_of_readme() if given.new else {}
+        README.write_text(README.read_text().partition(BEGIN)[0] + BEGIN + "\n" + table({**kept, **rows}))
 
 
 if __name__ == "__main__":

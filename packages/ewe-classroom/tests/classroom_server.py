@@ -23,13 +23,17 @@ COMMAND = f"{PYTHON} -S {quote(str(ZOO / 'correct.py'))} thread {{port}} {{root}
 
 
 def run_grader(
-    *arguments: str, directory: Path = ROOT, timeout_s: float = 280
+    *arguments: str,
+    directory: Path = ROOT,
+    timeout_s: float = 280,
+    constants: dict[str, float] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run the grader to its end, forked from a process that has imported it: half of the time of the command.
 
-    Tests of the command itself, and of what it imports, start GRADER.
+    Tests of the command itself, and of what it imports, start GRADER. constants: what this run has for constants of
+    the grader, {"ewe_classroom.grader.queue_races.SCHEDULES_PER_SCENARIO": 60}.
     """
-    return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "ewe_classroom.grader.cli")
+    return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "ewe_classroom.grader.cli", constants)
 
 
 def make_nested(top: Path, levels: int) -> None:

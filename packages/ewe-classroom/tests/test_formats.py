@@ -391,7 +391,7 @@ def test_a_report_shows_the_smallest_schedule_with_its_columns(report: Report) -
     assert not verdict.schedule and "columns" not in to_html(report).partition("</style>")[2]
 
 
-def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:
+def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path: Path) -> None:
     target = tmp_path / "new" / "results.json"
     for text in ("first", "second"):
         formats.write(target, text)

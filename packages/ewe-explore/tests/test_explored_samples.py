@@ -59,9 +59,9 @@ CORRECT = [
 SEEDS = (1, 20, 4711)[: examples(3)]
 
 
-def program(name: str, **more: bool) -> ExploredProgram:
+def program(name: str, early: bool = False) -> ExploredProgram:
     path = Path(SAMPLES_DIRECTORY, name + ".py")
-    return ExploredProgram(path, "scenario") if scenarios(path) else Model(path, "Mine", **more)
+    return ExploredProgram(path, "scenario") if scenarios(path) else Model(path, "Mine", early=early)
 
 
 def found(name: str, seed: int, runs: int) -> Exploration:

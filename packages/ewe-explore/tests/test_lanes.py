@@ -161,4 +161,4 @@ def test_the_interface_of_the_explorer_is_there() -> None:
     for name in ewe_explore.__all__:
         assert getattr(ewe_explore, name).__module__.startswith("ewe_explore.")
     with pytest.raises(AttributeError, match="has no attribute 'explor'"):
-        _ = ewe_explore.explor  # type: ignore[attr-defined]
+        _ = ewe_explore.explor

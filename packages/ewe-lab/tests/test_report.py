@@ -44,8 +44,8 @@ class Page(html.parser.HTMLParser):
         self.text = ""
         self.feed(text)
 
-    def handle_starttag(self, tag, attributes) -> None:
-        given = dict(attributes)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
         self.loads += [
             given[name] for name in ("src", "srcset", "data", "poster", "xlink:href") if name in given
@@ -59,15 +59,15 @@ class Page(html.parser.HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attributes) -> None:
-        self.handle_starttag(tag, attributes)
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
         if tag not in self.VOID:
             self.open.pop()
 
-    def handle_data(self, data) -> None:
+    def handle_data(self, data: str) -> None:
         self.text += data
 
-    def handle_endtag(self, tag) -> None:
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
