@@ -146,17 +146,18 @@ class Body(BodyReader):
     async def next_bytes(self) -> bytes:
         """Wait for the next bytes, and return them. Raises HTTPError: 408, or 400 if the client closes its side."""
         wait_began = time.monotonic()
-        left_s = self.next_wait_s()
+        rate = self.stream.timeouts.min_rate
+        left_s = self.timeout_s + self.received_bytes / rate - self.waited_s if rate else self.timeout_s
         try:
             # A stream that has bytes already, as under a proxy, does not look at its deadline
             if left_s <= 0:
                 raise Timeout
-            self.stream.set_deadline(left_s)
+            self.stream.set_deadline(min(self.timeout_s, left_s))
             data = await self.stream.receive()
         except Timeout:
             count_timeout("body")
             self.broken = True
-            what = f"came slower than {self.stream.timeouts.min_rate} bytes a second (min-rate)"
+            what = f"came slower than {rate} bytes a second (min-rate)"
             if left_s >= self.timeout_s:
                 what = f"stopped for {self.timeout_s:g} s (body-timeout)"
             raise HTTPError(408, f"the body {what}") from None
@@ -181,25 +182,11 @@ class Body(BodyReader):
         return self.left_bytes <= MAX_SKIPPED_BYTES
 
     async def skip(self) -> bool:
-        """Read and drop the rest, if may_be_skipped(); return whether the body has been read to its end.
-
-        The response has been sent, so the connection is idle meanwhile: a stop does not wait for the body.
-        """
-        while not self.finished:
-            data, self.pending = self.pending, b""
-            if not data and (left_s := self.next_wait_s()) > 0:
-                wait_began = time.monotonic()
-                data = await self.stream.next_request(left_s)
-                self.count_wait(time.monotonic() - wait_began)
-                self.received_bytes += len(data)
-            if not data:
-                self.broken = True
-                return False
-            self.take(data)
-        return True
-
-    def next_wait_s(self) -> float:
-        """Return the longest time for the next bytes; 0 or less if the body has come too slowly (min_rate)."""
-        rate = self.stream.timeouts.min_rate
-        left_s = self.timeout_s + self.received_bytes / rate - self.waited_s if rate else self.timeout_s
-        return min(self.timeout_s, left_s)
+        """Read and drop the rest, up to MAX_SKIPPED_BYTES; return whether the body has been read to its end."""
+        skipped = 0
+        try:
+            while not self.finished and skipped <= MAX_SKIPPED_BYTES:
+                skipped += len(await self.receive())
+        except HTTPError:
+            return False
+        return self.finished

@@ -146,32 +146,6 @@ def test_a_request_during_the_last_answer_does_not_destroy_it(start: Start, vari
         assert is_over(sock)
 
 
-@pytest.mark.takes_time
-def test_a_stop_does_not_wait_for_a_body_that_nothing_needs(start: Start, variant: str) -> None:
-    """The response is there, so the connection is as idle as one between two requests."""
-    server = start(variant, "--grace", "40s", "--body-timeout", "40s", "--idle", "40s")
-    make_files(server)
-    with server.connect() as sock:
-        assert ask(sock, "GET /small.txt", "Content-Length: 5")[2] == b"small\n"
-        time.sleep(0.3)  # until the server waits for the body
-        began = time.monotonic()
-        assert server.stop() == 0
-        assert time.monotonic() - began < 20
-    assert "in progress" not in server.log()
-
-
-def test_a_client_that_owes_its_body_lets_another_have_the_worker(start: Start) -> None:
-    """Under serial, as a client that keeps its connection without a request."""
-    server = start("serial", "--body-timeout", "40s")
-    make_files(server)
-    with server.connect() as sock:
-        assert ask(sock, "GET /small.txt", "Content-Length: 5")[2] == b"small\n"
-        began = time.monotonic()
-        with server.connect() as other:
-            assert ask(other, "GET /small.txt")[2] == b"small\n"
-        assert time.monotonic() - began < 20
-
-
 # Pipelining: RFC 9112 section 9.3.2
 
 
