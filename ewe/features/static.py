@@ -539,7 +539,10 @@ class Static:
         return response
 
     def response_from_cache(self, request: Request, file: File) -> Response | None:
-        """Return the response with a file in the cache: 200, 206, 304, 412 or 416. None: the file has changed."""
+        """Return the response with a file in the cache: 200, 206, 304, 412 or 416.
+
+        None: the file has changed, or another thread has closed it.
+        """
         opened = file.opened  # another thread may let it go
         if opened is not None and file_version(os.fstat(opened.file)) != file.file_version:
             return None
@@ -572,9 +575,10 @@ class Static:
                 416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable_fields(file.size)
             )
         if not file.field_lines:  # they are encoded once for all responses
-            file.head = encode_head(200, REASONS[200], file.whole_fields)
+            file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
             file.field_lines = file.head.partition(b"\r\n")[2]
-        parts = [part_of(body, offset, count) for offset, count in found]
+        # A single part leaves in one system call with the head. Several do not, and would all be in memory.
+        parts = [part_of(body, offset, count, len(found) == 1) for offset, count in found]
         return ranges.partial_response(
             found, parts, file.size, file.media_type, file.fields, file.field_lines
         )
@@ -688,15 +692,15 @@ def read(descriptor: int, size: int) -> bytes | None:
     return data if len(data) == size else None
 
 
-def part_of(whole: bytes | Region, offset: int, count: int) -> bytes | Region:
-    """Return a range of a file: its bytes, or a Region if it is long.
+def part_of(whole: bytes | Region, offset: int, count: int, reads: bool) -> bytes | Region:
+    """Return a range of a file: its bytes, or a Region of an open file.
 
-    A short part of an open file is read: it leaves in one system call with the head of its response. If the file
-    has become shorter meanwhile, return the Region: the response is then aborted as it is sent.
+    reads: a short part of an open file is read, up to COPIED_BYTES. If the file has become shorter meanwhile,
+    return the Region: the response is then aborted as it is sent.
     """
     if isinstance(whole, bytes):
         return whole[offset : offset + count]
-    if count <= COPIED_BYTES:
+    if reads and count <= COPIED_BYTES:
         data = os.pread(whole.file, count, whole.offset + offset)
         if len(data) == count:
             return data

@@ -242,7 +242,7 @@ class Response:
         self.target = target
         self.release = release
         self.encoded_head = b""
-        self.length = len(body) if type(body) is bytes else body_size(body)
+        self.length = len(body) if type(body) is bytes else body_size(body)  # most bodies: without a call
 
     def encoded(self) -> bytes:
         """Return the status line and the field lines, each with its CRLF, without the empty line.
@@ -376,7 +376,8 @@ def encode_head(status: int, reason: str, fields: Iterable[tuple[str, str]]) -> 
 class Region:
     """A part of an open file: `count` bytes from `offset` on. file: a descriptor.
 
-    owner: an object that closes the descriptor when nothing refers to it any more; None: the response closes it.
+    owner: an object that closes the descriptor when nothing refers to it any more; None: the response closes it, or
+    the region itself does, in a subclass.
     """
 
     __slots__ = ("count", "file", "offset", "owner")
@@ -388,7 +389,7 @@ class Region:
         self.owner = owner
 
     def part(self, offset: int, count: int) -> Region:
-        """Return a part of this region, which has the same owner. offset: from the beginning of this region."""
+        """Return a part of this region, with which its file stays open. offset: from the region's beginning."""
         owner = self.owner or self  # a subclass may close the descriptor itself
         return Region(self.file, self.offset + offset, count, owner)
 

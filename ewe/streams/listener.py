@@ -361,6 +361,7 @@ class Listener:
             else:
                 self.accept_from = 0.0
         accepting = max_accepts > 0 and not self.closed
+        # Without this comparison the call would do nothing, once for each parked request.
         if accepting is not self.accepting:
             self.watch_sockets(accepting)
         accepted: list[Accepted] = []

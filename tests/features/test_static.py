@@ -1087,8 +1087,8 @@ def test_a_short_part_of_a_large_file_is_read_with_its_head(public: Path) -> Non
         assert (region_of(long).offset, region_of(long).count) == (50_000, COPIED_BYTES + 1)
     with (public / "large.bin").open("rb") as file:  # a file that becomes shorter before it is read
         whole = Region(file.fileno(), 0, 100_001)
-        assert static.part_of(whole, 99_990, 10) == content[99_990:]
-        shorter = static.part_of(whole, 99_990, 11)
+        assert static.part_of(whole, 99_990, 10, True) == content[99_990:]
+        shorter = static.part_of(whole, 99_990, 11, True)
         assert isinstance(shorter, Region) and (shorter.offset, shorter.count) == (99_990, 11)
 
 
