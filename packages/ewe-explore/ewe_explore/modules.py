@@ -116,8 +116,12 @@ def stand_ins() -> dict[str, ModuleType]:
             monotonic_ns=queues.in_ns(queues.monotonic),
             perf_counter_ns=queues.in_ns(queues.monotonic),
             time_ns=queues.in_ns(queues.wall_clock),
+            localtime=queues.local_time(time.localtime),
+            gmtime=queues.local_time(time.gmtime),
+            ctime=queues.local_time(time.ctime),
+            strftime=queues.strftime,
         ),
-        "datetime": stand_in("datetime", datetime, datetime=queues.Datetime),
+        "datetime": stand_in("datetime", datetime, date=queues.Date, datetime=queues.Datetime),
         "os": stand_in("os", os, fork=no_fork, forkpty=no_fork, register_at_fork=threads.nothing),
         "socket": stand_in(
             "socket",

@@ -770,6 +770,40 @@ def test_a_date_is_of_the_clock_of_the_explorer(now: str, tmp_path: Path) -> Non
     assert result.failure is None, result.text()
 
 
+# Each is true of the real classes
+DATES = [
+    "date.today() == datetime.now().date() == datetime.today().date()",
+    "time.localtime().tm_year == date.today().year == Stamp.today().year",
+    "time.gmtime().tm_year == datetime.now(UTC).year",
+    "time.strftime('%Y') == str(date.today().year) and time.ctime().endswith(time.strftime('%Y'))",
+    "time.localtime(0) == time.localtime(0.0) and time.strftime('%Y', time.gmtime(0)) == '1970'",
+    "not isinstance(datetime.now(), Stamp) and not isinstance(date.today(), datetime)",
+    "type(datetime.now()) is datetime and type(date.today()) is date and type(Stamp.now()) is Stamp",
+    "isinstance(datetime.max, datetime) and isinstance(datetime.max, date) and isinstance(date.max, date)",
+    "isinstance(Stamp.now(), Stamp) and isinstance(Stamp.now(), date) and issubclass(Stamp, datetime)",
+    "issubclass(datetime, date) and issubclass(type(date.max), date) and not issubclass(date, datetime)",
+    "copy.copy(Stamp(2026, 1, 2)).label() == 'Stamp(2026, 1, 2, 0, 0)'",
+    "repr(date(2026, 1, 2)) == 'datetime.date(2026, 1, 2)'",
+    "pickle.loads(pickle.dumps([date(2026, 1, 2)])) == [date(2026, 1, 2)]",
+    "isinstance(Abstract(2026, 1, 2), ABC) and not isinstance(datetime.now(), Abstract)",
+    "not hasattr(datetime.now(), '__dict__') and not hasattr(date.today(), '__dict__')",
+]
+
+
+@pytest.mark.parametrize("text", DATES)
+def test_a_date_under_the_explorer_is_like_a_real_one(text: str, tmp_path: Path) -> None:
+    source = (
+        "import copy, pickle, time\nfrom abc import ABC\nfrom datetime import UTC, date, datetime\n"
+        "class Stamp(datetime):\n    def label(self): return repr(self)\n"
+        f"class Abstract(datetime, ABC): pass\ndef scenario():\n    assert {text}\n"
+    )
+    real: dict[str, Any] = {"__name__": "date"}
+    exec(source, real)
+    real["scenario"]()
+    result = explore(program(tmp_path / "date.py", source), runs=5)
+    assert result.failure is None, result.text()
+
+
 def failure_of_three_forks() -> tuple[Search, FailingSchedule]:
     """Return a search in the sample forks_three, and a failure whose schedule is not the smallest."""
     sample = ExploredProgram(Path(SAMPLES_DIRECTORY, "forks_three.py"), "scenario")
