@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import re
 import shlex
 import sys
@@ -187,17 +188,6 @@ ENDS = [
     ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
     ("import os.path; os.fork()", "exception", "os.fork() cannot be explored"),
-    (
-        "import multiprocessing as m; m.Process().start()",
-        "exception",
-        "m.Process().start() cannot be explored",
-    ),
-    ("import multiprocessing as m; m.Pool(1)", "exception", "m.Pool() cannot be explored"),
-    (
-        "from concurrent.futures import ProcessPoolExecutor as Pool; Pool(1).submit(int)",
-        "exception",
-        "Pool() cannot be explored",
-    ),
     ("import os.path as path; assert path.join('a', 'b') == 'a/b'", None, ""),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
@@ -768,6 +758,57 @@ def test_a_date_is_of_the_clock_of_the_explorer(now: str, tmp_path: Path) -> Non
     )
     result = explore(program(tmp_path / "date.py", text), runs=5)
     assert result.failure is None, result.text()
+
+
+PROCESSES = [
+    "m.Process().start()",
+    "functools.partial(m.Process().start)()",
+    "m.get_context('spawn').Process().start()",
+    "m.Pool(1)",
+    "ProcessPoolExecutor(1).submit(int)",
+    "OwnExecutor(1).submit(int)",
+    "OwnProcess().start()",
+    "SyncManager().__enter__()",
+    "with SyncManager(): pass",
+    "m.Manager()",
+]
+THREADS = [
+    "import multiprocessing.dummy as d; d.Pool(1)",
+    "import multiprocessing.dummy as d; d.Process().start()",
+    "with ThreadPool(1) as pool: pool.map(str, [1])",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [*((each, "process") for each in PROCESSES), *((each, "thread") for each in THREADS)],
+)
+def test_a_process_or_thread_that_the_scheduler_does_not_control_is_refused(
+    text: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no call of the program names it: by a class of the program, by `with`, and in another thread."""
+    monkeypatch.delitem(sys.modules, "multiprocessing.dummy", raising=False)  # ThreadPool() imports it
+    source = (
+        "import functools, threading, multiprocessing as m\n"
+        "from concurrent.futures import ProcessPoolExecutor\nfrom multiprocessing.managers import SyncManager\n"
+        "from multiprocessing.pool import ThreadPool\nclass OwnExecutor(ProcessPoolExecutor): pass\n"
+        f"class OwnProcess(m.Process): pass\ndef work():\n    {text}\n"
+        "def scenario():\n    thread = threading.Thread(target=work)\n    thread.start()\n    thread.join()\n"
+    )
+    result = explore(program(tmp_path / "processes.py", source), runs=5)
+    assert result.failure is not None, result.text()
+    assert f"a {kind} of multiprocessing cannot be explored" in result.failure.problem.headline
+    assert "processes.py:8" in result.failure.problem.headline
+    assert multiprocessing.active_children() == []
+
+
+def test_outside_of_a_run_multiprocessing_starts_processes(tmp_path: Path) -> None:
+    text = "import multiprocessing\ndef scenario():\n    multiprocessing.cpu_count()\n"
+    assert explore(program(tmp_path / "processes.py", text), runs=1).failure is None
+    process = multiprocessing.get_context("spawn").Process(target=int)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 # Each is true of the real classes
