@@ -35,7 +35,7 @@ from ewe_explore.scheduler import (
 )
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
-from ewe_explore.timeline import timeline
+from ewe_explore.timeline import GUTTER_CHARS, timeline
 
 # Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
 LOST = {
@@ -701,6 +701,21 @@ def test_the_rows_of_a_narrow_terminal_have_one_number_and_straight_lanes() -> N
     assert [line[:6].strip() for line in drawn[2:]] == ["12", "", "18", "19", "20"]
     waits, acquires = drawn[4:6]
     assert waits.index("│") + 1 == acquires.index("│")
+
+
+@pytest.mark.parametrize("letter", ["a", "中", "中文", "e\N{COMBINING ACUTE ACCENT}", "⏳"])
+def test_a_long_text_of_any_script_keeps_its_lane_straight(letter: str) -> None:
+    """By columns of a terminal, not by characters: a Chinese character takes two, and an accent none."""
+    names = ["main", "work 1"]
+    long = [TimelineEvent("step", 0, f"prints {letter * 30} {letter * 9}", line=18)]
+    short = [TimelineEvent("step", 0, "ends", line=19), TimelineEvent("step", 1, "ends", line=20)]
+    rows = timeline(Story(names, [*long, *short], "", [], [], "deadlock"), 50).splitlines()[2:-1]
+    before = [row[: row.index("│")] for row in rows]
+    wide = [sum(map(text.count, "中文⏳")) - text.count("\N{COMBINING ACUTE ACCENT}") for text in before]
+    assert {len(text) + more for text, more in zip(before, wide, strict=True)} == {GUTTER_CHARS + 22}
+    assert "".join(row[GUTTER_CHARS:].replace("│", "").replace(" ", "") for row in rows) == (
+        f"prints{letter * 39}ends"
+    )
 
 
 @pytest.mark.parametrize(
