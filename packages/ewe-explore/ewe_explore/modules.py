@@ -123,7 +123,7 @@ def stand_ins() -> dict[str, ModuleType]:
             ctime=queues.local_time(time.ctime),
             strftime=queues.strftime,
         ),
-        "datetime": stand_in("datetime", datetime, date=queues.Date, datetime=queues.Datetime),
+        "datetime": stand_in("datetime", datetime, date=queues.VirtualDate, datetime=queues.VirtualDatetime),
         "os": stand_in("os", os, fork=no_fork, forkpty=no_fork, register_at_fork=threads.nothing),
         "socket": stand_in(
             "socket",

@@ -265,8 +265,8 @@ class AsReal:
         return reduced if real is None else (real, *reduced[1:])
 
 
-class Date(AsReal, datetime.date, metaclass=RealDates):
-    """datetime.date by the explorer's clock, so that a date agrees with that of Datetime."""
+class VirtualDate(AsReal, datetime.date, metaclass=RealDates):
+    """datetime.date by the explorer's clock, so that a date agrees with that of VirtualDatetime."""
 
     __slots__ = ()
 
@@ -275,7 +275,7 @@ class Date(AsReal, datetime.date, metaclass=RealDates):
         return cls.fromtimestamp(wall_clock())
 
 
-class Datetime(AsReal, datetime.datetime, metaclass=RealDates):
+class VirtualDatetime(AsReal, datetime.datetime, metaclass=RealDates):
     """datetime.datetime by the explorer's clock.
 
     By the real clock, a loop until a moment would never end: while the loop sleeps, only virtual time passes.
@@ -296,7 +296,7 @@ class Datetime(AsReal, datetime.datetime, metaclass=RealDates):
         return cls.fromtimestamp(wall_clock())
 
 
-REAL_CLASSES: dict[type, type] = {Date: datetime.date, Datetime: datetime.datetime}
+REAL_CLASSES: dict[type, type] = {VirtualDate: datetime.date, VirtualDatetime: datetime.datetime}
 for kind, real in REAL_CLASSES.items():
     # As a program sees it, and for reach.py, by which objects of this module never change
     kind.__module__, kind.__name__, kind.__qualname__ = "datetime", real.__name__, real.__name__
