@@ -111,9 +111,6 @@ METHODS_OF_SOCKETS = {
     "fileno": False, "getblocking": False, "getpeername": False, "getsockname": False, "gettimeout": False,
     "detach": True, "setblocking": True, "settimeout": True,
 }  # fmt: skip
-# They start processes: a process that is forked has the threads of the explorer, and none of them runs
-MODULES_OF_PROCESSES = ("multiprocessing.", "concurrent.futures.process")
-STARTS_PROCESSES = frozenset(("start", "Pool", "Manager", "ProcessPoolExecutor"))
 PURE_PATH_FUNCTIONS = frozenset((
     "basename", "commonpath", "dirname", "fspath", "isabs", "join", "normpath", "split", "splitext", "cpu_count",
     "getpid", "strerror",
@@ -244,13 +241,6 @@ class CallWithStep:
     def record_call(self, run: Run, module: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Record the step of the call, or note what the explorer does not see of it. module: of the function."""
         point = self.point
-        if (
-            module.startswith(MODULES_OF_PROCESSES)
-            and getattr(self.function, "__name__", "") in STARTS_PROCESSES
-        ):
-            raise RuntimeError(
-                f"{point.name}() cannot be explored: the scheduler controls threads, not processes"
-            )
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
         if module == "selectors" and isinstance(self.function, MethodType):

@@ -10,7 +10,8 @@ separate __import__, which replaces the modules in which a thread could wait:
     import json                                    ──▶  the real module
 
 The interpreter of the explorer does not change: the real `threading` stays the same, and other threads of the
-process (those of a test runner, for example) are never under the scheduler.
+process (those of a test runner, for example) are never under the scheduler. The one exception is start() of
+multiprocessing, which lanes cannot call (refuse_multiprocessing()).
 
 Possible failures: a module of the standard library that makes blocking calls itself, such as subprocess or
 multiprocessing, uses the real calls. A lane that blocks there stops the run; the watchdog of scheduler.py reports
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import builtins
 import datetime
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -116,8 +118,12 @@ def stand_ins() -> dict[str, ModuleType]:
             monotonic_ns=queues.in_ns(queues.monotonic),
             perf_counter_ns=queues.in_ns(queues.monotonic),
             time_ns=queues.in_ns(queues.wall_clock),
+            localtime=queues.local_time(time.localtime),
+            gmtime=queues.local_time(time.gmtime),
+            ctime=queues.local_time(time.ctime),
+            strftime=queues.strftime,
         ),
-        "datetime": stand_in("datetime", datetime, datetime=queues.Datetime),
+        "datetime": stand_in("datetime", datetime, date=queues.VirtualDate, datetime=queues.VirtualDatetime),
         "os": stand_in("os", os, fork=no_fork, forkpty=no_fork, register_at_fork=threads.nothing),
         "socket": stand_in(
             "socket",
@@ -281,6 +287,7 @@ class World:
         module = self.find(whole)
         if module is None:
             imported = builtins.__import__(name, globals, locals, fromlist or (), level)
+            refuse_multiprocessing()
             # `import os.path` binds the name `os`: to the replacement, not to the real module
             is_package_bound = not fromlist and level == 0
             return self.stand_ins.get(name.partition(".")[0], imported) if is_package_bound else imported
@@ -406,6 +413,44 @@ def record_print(
 def no_fork() -> int:
     """Implement os.fork() for the program: refuse it."""
     raise RuntimeError("os.fork() cannot be explored: the scheduler controls threads, not processes")
+
+
+def refuse_multiprocessing() -> None:
+    """Refuse each start() of multiprocessing within a lane, if a module has imported multiprocessing.
+
+    Pools, managers and ProcessPoolExecutor start their processes by it, too. A process that is forked has the lanes
+    of the explorer, and none of them runs.
+    """
+    if "multiprocessing" not in sys.modules:
+        return
+    from multiprocessing.dummy import DummyProcess
+    from multiprocessing.process import BaseProcess
+
+    refuse_in_lanes(
+        BaseProcess,
+        "a process of multiprocessing cannot be explored: the scheduler controls threads, not processes",
+    )
+    refuse_in_lanes(
+        DummyProcess,
+        "a thread of multiprocessing cannot be explored: the scheduler controls the threads of threading; "
+        "concurrent.futures.ThreadPoolExecutor uses those",
+    )
+
+
+def refuse_in_lanes(kind: Any, refusal: str) -> None:
+    """Make start() of a class raise RuntimeError in the lane that runs. Other threads may start processes."""
+    start = kind.start
+    if hasattr(start, "__wrapped__"):  # it is done
+        return
+
+    @functools.wraps(start)
+    def start_outside_of_lanes(process: Any) -> None:
+        run = active_run()
+        if run is not None and run.current.ident == threading.get_ident():
+            raise RuntimeError(refusal)
+        start(process)
+
+    kind.start = start_outside_of_lanes
 
 
 def no_input(_prompt: str = "") -> str:

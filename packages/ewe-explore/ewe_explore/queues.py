@@ -11,10 +11,11 @@ from __future__ import annotations
 import datetime
 import queue
 import time
+from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Self
 
 from ewe_explore.primitives import Primitive, Unexplored
 from ewe_explore.scheduler import START_TIME_S, Abandoned, active_run, synchronization_step
@@ -233,40 +234,81 @@ def wall_clock() -> float:
     return START_TIME_S + run.now if run is not None else time.time()
 
 
-class AnyDatetime(type):
-    """Makes an object of the real class, which a library may return, one of Datetime for isinstance()."""
+class RealDates(ABCMeta):
+    """Makes isinstance() and issubclass() accept the real class for its stand-in: libraries return its objects.
+
+    A subclass of a stand-in accepts its own objects only. It may inherit from ABC, too, whose metaclass is ABCMeta.
+    """
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, datetime.datetime)
+        real = REAL_CLASSES.get(cls)
+        return super().__instancecheck__(value) if real is None else isinstance(value, real)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        real = REAL_CLASSES.get(cls)
+        return super().__subclasscheck__(kind) if real is None else issubclass(kind, real)
 
 
-class Datetime(datetime.datetime, metaclass=AnyDatetime):
-    """datetime.datetime by the explorer's clock: otherwise a loop until a moment would wait for the real one."""
+class AsReal:
+    """Makes an object of a stand-in look like one of the real class. An object of a subclass stays as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return f"datetime.{text}" if type(self) in REAL_CLASSES else text
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle and copy it as an object of the real class, which pickle finds by its name."""
+        reduced = super().__reduce_ex__(protocol)
+        real = REAL_CLASSES.get(type(self))
+        return reduced if real is None else (real, *reduced[1:])
+
+
+class VirtualDate(AsReal, datetime.date, metaclass=RealDates):
+    """datetime.date by the explorer's clock, so that a date agrees with that of VirtualDatetime."""
+
+    __slots__ = ()
 
     @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> Datetime:
+    def today(cls) -> Self:
+        return cls.fromtimestamp(wall_clock())
+
+
+class VirtualDatetime(AsReal, datetime.datetime, metaclass=RealDates):
+    """datetime.datetime by the explorer's clock.
+
+    By the real clock, a loop until a moment would never end: while the loop sleeps, only virtual time passes.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
         return cls.fromtimestamp(wall_clock(), tz)
 
     @classmethod
-    def utcnow(cls) -> Datetime:
+    def utcnow(cls) -> Self:
         return cls.fromtimestamp(wall_clock(), datetime.UTC).replace(tzinfo=None)
 
     @classmethod
-    def today(cls) -> Datetime:
-        return cls.now()
-
-    def __repr__(self) -> str:
-        return f"datetime.{super().__repr__()}"
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Pickle and copy it as an object of the real class, which pickle finds by its name."""
-        reduced = super().__reduce_ex__(protocol)
-        assert isinstance(reduced, tuple)  # a text names a variable of a module
-        return (datetime.datetime, *reduced[1:])
+    def today(cls) -> Self:
+        return cls.fromtimestamp(wall_clock())
 
 
-# As a program sees it, and for reach.py, by which objects of this module never change
-Datetime.__module__ = Datetime.__name__ = Datetime.__qualname__ = "datetime"
+REAL_CLASSES: dict[type, type] = {VirtualDate: datetime.date, VirtualDatetime: datetime.datetime}
+for kind, real in REAL_CLASSES.items():
+    # As a program sees it, and for reach.py, by which objects of this module never change
+    kind.__module__, kind.__name__, kind.__qualname__ = "datetime", real.__name__, real.__name__
+
+
+def local_time(function: Callable[..., Any]) -> Any:
+    """Return time.localtime(), gmtime() or ctime() by the explorer's clock, if no time is given."""
+    return lambda seconds=None: function(wall_clock() if seconds is None else seconds)
+
+
+def strftime(form: str, moment: Any = None) -> str:
+    return time.strftime(form, time.localtime(wall_clock()) if moment is None else moment)
 
 
 def in_ns(clock: Any) -> Any:

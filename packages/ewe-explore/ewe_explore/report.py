@@ -205,7 +205,8 @@ def explore(
 ) -> Exploration:
     """Search for a schedule with which a scenario fails, for at most `seconds` or `runs`.
 
-    Then make its failure small, for at most `seconds` again, or DEFAULT_SEARCH_S if that is longer.
+    Then make its failure small, for at most `seconds` again, or DEFAULT_SEARCH_S if that is longer. With `runs`,
+    the limit is MAX_SHRINK_STEPS of shrink.py instead, which may take some minutes.
 
     scenario: a function at the top of a file. It starts threads and has assertions. spurious: conditions may wake
     up without a notify. early_timeouts: a timeout may expire while other threads still work. Raises ProgramError if

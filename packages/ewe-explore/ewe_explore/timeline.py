@@ -5,8 +5,8 @@ Read next: page.py, which writes the timeline as a page.
 
 from __future__ import annotations
 
-import textwrap
-from unicodedata import east_asian_width
+import re
+from unicodedata import category, east_asian_width
 
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.folding import fold_for_terminal
@@ -48,7 +48,7 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
     """
     if event.kind == "fail":
         width = min(GUTTER_CHARS + size * len(columns), MAX_RULE_CHARS)
-        wrapped = textwrap.wrap(event.text, max(width - 2, 40))
+        wrapped = wrap(event.text, max(width - 2, 40))
         lines = [("  " if number else "✗ ") + line for number, line in enumerate(wrapped)]
         return [paint("═" * width, RED, colour), *(paint(line, BOLD_RED, colour) for line in lines)]
     if event.kind == "gap":
@@ -57,14 +57,14 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
     if event.kind == "stop":
         # At the end of a run no other lane goes on
         following = f"; {story.lanes[event.other]} goes on" if event.other != event.lane else ""
-        lines = textwrap.wrap(f"✂ {event.text}{following}", max(size * (len(columns) - column) - 2, size - 2))
+        lines = wrap(f"✂ {event.text}{following}", max(size * (len(columns) - column) - 2, size - 2))
         return [
             rails(columns, size, column, colour, gutter(event, is_first=not number))
             + paint(line, FAINT_ITALIC, colour)
             for number, line in enumerate(lines)
         ]
     mark = "⏳ " if event.kind == "wait" else ""
-    lines = textwrap.wrap(mark + event.text, size - 2)
+    lines = wrap(mark + event.text, size - 2)
     found = []
     for number, line in enumerate(lines):
         cells = [
@@ -93,6 +93,32 @@ def cell(text: str, size: int, lane: int, colour: bool, style: str = "") -> str:
     return paint(text, code, colour) + " " * max(size - terminal_columns(text), 1)
 
 
+def wrap(text: str, columns: int) -> list[str]:
+    """Return the lines of a text, each at most `columns` columns of a terminal wide; break a word that is wider.
+
+    textwrap.wrap() counts characters: a lane of Chinese text would be twice as wide as its column.
+    """
+    lines = [""]
+    for word in re.split(r"\s", text):
+        before = f"{lines[-1]} " if lines[-1] else ""
+        if terminal_columns(before + word) <= columns:
+            lines[-1] = before + word
+            continue
+        if terminal_columns(word) <= columns or terminal_columns(before) >= columns:
+            lines.append("")
+        else:
+            lines[-1] = before
+        for character in word:
+            if terminal_columns(lines[-1] + character) > columns:
+                lines.append("")
+            lines[-1] += character
+    return [line.rstrip() for line in lines if line.strip()]
+
+
 def terminal_columns(text: str) -> int:
-    """Return how many columns of a terminal a text takes: `⏳`, and each Chinese character, takes two."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+    """Return how many columns of a terminal a text takes.
+
+    `⏳`, and each Chinese character, takes two. An accent that is a separate character takes none.
+    """
+    shown = (character for character in text if category(character) not in ("Mn", "Me", "Cf"))
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in shown)

@@ -465,6 +465,7 @@ SEEN = {
     "json of its own": "json.dumps({'n': [1, 2]}); copy.copy([1]); operator.itemgetter(0)([1])",
     "a time": "import time; time.sleep(random.uniform(0, 1)); time.monotonic()",
     "a date": "import datetime; str(datetime.datetime.now() + datetime.timedelta(1))",
+    "a day": "import datetime, time; str(datetime.date.today()) + time.strftime('%Y', time.localtime())",
     "a socket as a file": (
         "import socket; a, b = socket.socketpair(); a.sendall(b'x\\n'); b.makefile('rb').readline()"
     ),
