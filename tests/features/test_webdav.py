@@ -719,6 +719,40 @@ def test_two_names_of_one_file_become_one(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["b"] and (tmp_path / "b").read_text() == "text"
 
 
+@pytest.mark.parametrize("links", [1, 2])
+@pytest.mark.parametrize(("path", "target", "expected"), [
+    ("/a/f", "/a/F", "a/F"), ("/a/f", "/A/F", "a/F"), ("/a/f", "/A/f", "a/f"), ("/a", "/A", "A/f"),
+])  # fmt: skip
+def test_two_spellings_of_one_name_lose_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, target: str, expected: str, links: int
+) -> None:
+    """The file system ignores case. A path with another directory, and the same name, is like a bind mount."""
+    (root := tmp_path / "root").mkdir()
+    (root / "a").mkdir()
+    (root / "a" / "f").write_text("text")
+    if links == 2:
+        (tmp_path / "elsewhere").hardlink_to(root / "a" / "f")
+    for function in ("stat", "open"):
+        monkeypatch.setattr(os, function, caseless(getattr(os, function)))
+    response = changes.transfer(
+        Request("MOVE", path, (1, 1), path=path), tree_of(root, top="/x"), target, **MOVE
+    )
+    monkeypatch.undo()
+    files = [str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()]
+    assert (response.status, files) == (204, [expected]) and (root / expected).read_text() == "text"
+
+
+def caseless(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return os.stat or os.open of a file system that ignores case, for names in an open directory."""
+
+    def call(name: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
+        if dir_fd is not None:
+            name = next((each for each in os.listdir(dir_fd) if each.lower() == name.lower()), name)
+        return function(name, *arguments, dir_fd=dir_fd, **options)
+
+    return call
+
+
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "MAX_DEPTH", 5)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)

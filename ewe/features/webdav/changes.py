@@ -265,10 +265,11 @@ def publish(
                 if not overwrites:
                     raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
                 tree.check_resource(destination)
-                if moves and is_same_file(source, destination):
+                same = moves and is_same_file(source, destination)
+                if same and are_two_links(source, destination):
                     os.unlink(name, dir_fd=dir_fd)  # rename(2) keeps both names if they lead to one file
                     return True
-                if source.is_directory or destination.is_directory:
+                if not same and (source.is_directory or destination.is_directory):
                     aside = set_aside(tree, destination)
             try:
                 os.rename(name, destination.name, src_dir_fd=dir_fd, dst_dir_fd=parent_fd)
@@ -284,9 +285,24 @@ def publish(
 
 
 def is_same_file(source: DavPath, destination: DavPath) -> bool:
-    """Return whether two paths are names of one file (hard links)."""
+    """Return whether two paths lead to one file or directory: see are_two_links()."""
     a, b = source.file_status, destination.file_status
     return a is not None and b is not None and os.path.samestat(a, b)
+
+
+def are_two_links(source: DavPath, destination: DavPath) -> bool:
+    """Return whether two paths of one file are two hard links. The file then survives if ewe deletes one of them.
+
+    Two paths may also be one directory entry, and to delete it would delete the file: in a file system that ignores
+    case (readme.txt, README.txt) or the form of Unicode, or through a bind mount. rename(2) then changes the
+    spelling, or does nothing. Raises OSError.
+    """
+    if source.is_directory or source.file_status is None or source.file_status.st_nlink < 2:
+        return False
+    parents_are_same = os.path.samestat(os.fstat(source.parent_fd), os.fstat(destination.parent_fd))
+    if parents_are_same and source.name == destination.name:
+        return False
+    return all(each.name in os.listdir(each.parent_fd) for each in (source, destination))
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
