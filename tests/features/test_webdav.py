@@ -676,7 +676,9 @@ def test_no_member_is_added_to_a_directory_while_it_is_moved(
     tree = tree_of(tmp_path, covers=lambda path: not path.startswith("/b/sub/late"), top="/x")
     for name in ("a/sub", "a/z", "f"):
         (tmp_path / name).mkdir(parents=True) if name != "f" else (tmp_path / name).write_text("f")
-    reachable, statuses, threads = changes.reachable, [], []
+    monkeypatch.setattr("ewe.features.webdav.tree.LOCK_TIMEOUT_S", 60)
+    reachable, adding, statuses, threads = changes.reachable, Tree.adding, [], []
+    begins = threading.Event()  # the thread is about to take the lock
 
     def add() -> None:
         try:
@@ -684,18 +686,65 @@ def test_no_member_is_added_to_a_directory_while_it_is_moved(
         except HTTPError as refused:
             statuses.append(refused.status)
 
+    def adding_seen(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() in threads:
+            begins.set()
+        return adding(*arguments, **options)
+
     def reachable_late(*arguments: Any) -> bool:
-        if arguments[1].name == "z" and not threads:  # all members of sub are checked
+        # The check within the lock; all members of sub are checked.
+        if arguments[1].name == "z" and tree.addition_lock.holders and not threads:
             threads.append(threading.Thread(target=add))
             threads[0].start()
+            assert begins.wait(60)
             threads[0].join(0.3)
         return reachable(*arguments)
 
     monkeypatch.setattr(changes, "reachable", reachable_late)
+    monkeypatch.setattr(Tree, "adding", adding_seen)
     moved = changes.transfer(Request("MOVE", "/a", (1, 1), path="/a"), tree, "/b", **MOVE)
     threads[0].join()
     assert (moved.status, statuses) == (201, [409]) and os.listdir(tmp_path / "b" / "sub") == []
     assert sorted(os.listdir(tmp_path)) == ["b", "f"]
+
+
+def test_requests_wait_only_for_a_directory_that_is_moved_below_the_same_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ewe.features.webdav.tree.LOCK_TIMEOUT_S", 0.05)
+    roots = [tmp_path / "one", tmp_path / "other"]
+    for root in roots:
+        (root / "a").mkdir(parents=True)
+        (root / "f").write_text("f")
+    tree, other = (tree_of(root, top="/x") for root in roots)
+    move = Request("MOVE", "/a", (1, 1), path="/a")
+    for holder, moves_directory, expected in ((tree, True, 503), (tree, False, 201), (other, True, 201)):
+        for method in ("PUT", "MKCOL", "COPY"):
+            with holder.adding("/", moves_directory=moves_directory):
+                try:
+                    status = added(tree, method, f"/{method}-{expected}-{holder is tree}")
+                except HTTPError as reason:
+                    status = reason.status
+            assert status == expected, method
+    with tree_of(roots[0]).adding("/"), pytest.raises(HTTPError) as refused:
+        changes.transfer(move, tree, "/b", **MOVE)
+    assert refused.value.status == 503 and changes.transfer(move, tree, "/b", **MOVE).status == 201
+
+
+@pytest.mark.parametrize(("hidden", "overwrites", "status"), [
+    ("a/.git", True, 403), ("b/.git", True, 403), ("b/f", False, 412),
+])  # fmt: skip
+def test_a_move_that_is_refused_lets_no_other_request_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str, overwrites: bool, status: int
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / hidden).write_text("x")
+    monkeypatch.setattr(Tree, "adding", None)
+    request, options = Request("MOVE", "/a", (1, 1), path="/a"), {**MOVE, "overwrites": overwrites}
+    with pytest.raises(HTTPError) as refused:
+        changes.transfer(request, tree_of(tmp_path, top="/x"), "/b", **options)
+    assert refused.value.status == status and (tmp_path / hidden).exists()
 
 
 def added(tree: Tree, method: str, path: str) -> int:

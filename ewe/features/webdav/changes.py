@@ -206,6 +206,7 @@ def transfer(
         tree.check_resource(source)
         check_target(tree, source, destination)
         if moves:
+            refuse_early(tree, source, destination, overwrites)
             replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
             temporary = copy_beside(request, tree, source, destination, deep=deep)
@@ -217,6 +218,21 @@ def transfer(
                 discard(destination.parent_fd, temporary)
                 raise
     return Response(204 if replaced else 201)
+
+
+def refuse_early(tree: Tree, source: DavPath, destination: DavPath, overwrites: bool) -> None:
+    """Raise HTTPError for a MOVE that publish() would refuse after a check of many members.
+
+    publish() checks the members while other requests wait for it. A client must not make them wait in vain, again
+    and again. Raises OSError.
+    """
+    replaces = destination.file_status is not None
+    if replaces and not overwrites:
+        raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
+    if source.is_directory:
+        check_members(tree, source, destination.path, destination.real)
+        if destination.is_directory:
+            check_members(tree, destination, destination.path, destination.real)
 
 
 def locked_together(*resources: DavPath) -> ExitStack:
@@ -245,25 +261,28 @@ def publish(
     """
     aside, parent_fd = "", destination.parent_fd
     moves = dir_fd == source.parent_fd  # the source itself, and not its copy
+    moves_directory = moves and source.is_directory
     try:
         with (
             locked_together(destination, *((source,) if moves else ())),
-            tree.adding(destination.real),
+            tree.adding(destination.real, moves_directory=moves_directory),
         ):
+            tree.check_parent(destination)
+            replaced = destination.restat() is not None
+            if replaced and not overwrites:
+                raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
             if moves:  # another request may have replaced the source, or moved its directory
                 tree.check_parent(source)
                 if source.restat() is None:
                     raise HTTPError(404, f"webdav: {source.real} was moved or deleted meanwhile")
+                if source.is_directory and not moves_directory:  # the lock is not exclusive
+                    raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")
                 check_conditions(request, source)
                 tree.check_resource(source)
                 check_target(tree, source, destination)
                 if source.is_directory:
                     check_members(tree, source, destination.path, destination.real)
-            tree.check_parent(destination)
-            replaced = destination.restat() is not None
             if replaced:
-                if not overwrites:
-                    raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
                 tree.check_resource(destination)
                 same = moves and is_same_file(source, destination)
                 if same and are_two_links(source, destination):
