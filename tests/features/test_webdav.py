@@ -641,6 +641,29 @@ def test_a_copy_is_of_the_version_that_the_client_has_seen(
     assert os.listdir(tmp_path) == (["f"] if file.is_symlink() or file.exists() else [])
 
 
+@pytest.mark.parametrize("replace", [os.mkfifo, lambda file: (file.parent / "other").rename(file)])
+def test_a_copy_of_a_directory_has_only_members_that_were_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], object]
+) -> None:
+    """Another program replaces a member between its check and its copy."""
+    file, copy_member = tmp_path / "a" / "f", changes.copy_member
+    file.parent.mkdir()
+    for name in ("f", "other"):
+        (tmp_path / "a" / name).write_text(name)
+
+    def copy_late(member: changes.Member, target_fd: int) -> None:
+        if member.name == "f":
+            file.unlink()
+            replace(file)
+        copy_member(member, target_fd)
+
+    monkeypatch.setattr(changes, "copy_member", copy_late)
+    tree, request = tree_of(tmp_path, top="/x"), Request("COPY", "/a", (1, 1), path="/a")
+    with pytest.raises(HTTPError) as refused:
+        changes.transfer(request, tree, "/b", moves=False, overwrites=True, deep=True)
+    assert refused.value.status == 409 and os.listdir(tmp_path) == ["a"]
+
+
 @pytest.mark.parametrize("method", ["DELETE", "MKCOL", "MOVE"])
 def test_a_directory_that_is_moved_is_not_changed_for_its_old_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -414,10 +414,16 @@ def copy_members(tree: Tree, source: DavPath, dir_fd: int, destination: DavPath,
 
 
 def copy_member(member: Member, target_fd: int) -> None:
-    """Copy a file of a directory to the same relative path below another one, target_fd. Raises OSError."""
+    """Copy a file of a directory to the same relative path below another one, target_fd. Raises OSError.
+
+    Raises HTTPError(409) if there is another file now, which reachable() has not checked, or a FIFO.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(member.name, flags, dir_fd=member.dir_fd)
     try:
+        now = os.fstat(descriptor)
+        if not (stat.S_ISREG(now.st_mode) and os.path.samestat(now, member.file_status)):
+            raise HTTPError(409, f"webdav: {member.relative_path} was replaced meanwhile")
         copy_file(descriptor, target_fd, member.relative_path)
     finally:
         os.close(descriptor)
