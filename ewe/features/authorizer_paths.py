@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
 
 
+def addresses_by_path(config: Config) -> dict[str, list[str]]:
+    """Return the addresses of the authorizers of each path, without a slash at its end.
+
+    An authorizer may run at several addresses, which take the requests in turn.
+    """
+    found: dict[str, list[str]] = {}
+    for path, address in map(parse_responder, config[FASTCGI_AUTHORIZER]):
+        found.setdefault(path.rstrip("/") or "/", []).append(address)
+    return found
+
+
 def authorizer_paths(config: Config) -> tuple[str, ...]:
     """Return the paths below which an authorizer decides, each once and without a slash at its end."""
-    paths = (path for path, _ in map(parse_responder, config[FASTCGI_AUTHORIZER]))
-    return tuple(dict.fromkeys(path.rstrip("/") or "/" for path in paths))
+    return tuple(addresses_by_path(config))

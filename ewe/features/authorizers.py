@@ -38,7 +38,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ewe.config.setting_types import parse_responder
+from ewe.features.authorizer_paths import addresses_by_path
 from ewe.features.base import Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
@@ -82,10 +82,6 @@ class Authorizers(Middleware):
 
         Raises ValueError for an invalid address.
         """
-        # An authorizer may run at several addresses, which take the requests in turn.
-        addresses_of_path: dict[str, list[str]] = {}
-        for path, address in map(parse_responder, config[FASTCGI_AUTHORIZER]):
-            addresses_of_path.setdefault(path.rstrip("/") or "/", []).append(address)
         self.all = [
             Authorizer(
                 path,
@@ -94,7 +90,7 @@ class Authorizers(Middleware):
                 root,
                 limits,
             )
-            for path, addresses in sorted(addresses_of_path.items(), key=lambda item: len(item[0]))
+            for path, addresses in sorted(addresses_by_path(config).items(), key=lambda item: len(item[0]))
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

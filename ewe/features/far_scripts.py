@@ -121,8 +121,8 @@ class FarScripts:
         self.userdir = (config[USERDIR] or "").strip("/")
         self.min_uid = config[MIN_UID]
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)
-        # Whether the directory of a path's user is here. Users (ewe.features.users) sets this function, and calls
-        # run() for such a path: the directory's settings may ask for a log-in (ewe.features.homes).
+        # This function returns whether the directory of a path's user is here. Users (ewe.features.users) sets it,
+        # and calls run() for such a path: the directory's settings may ask for a log-in (ewe.features.homes).
         self.is_of_users: Callable[[str], bool] = lambda path: False
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -138,7 +138,11 @@ class FarScripts:
         """Yield the lines about the script on another machine."""
         if self.is_of_users(request.path):
             return False
-        script, _ = self.find(request.path)
+        return (yield from self.explain_script(request.path))
+
+    def explain_script(self, path: str) -> Explanation:
+        """Yield the lines about the script that a path names, also if Users answers for the path."""
+        script, _ = self.find(path)
         if script is not None:
             yield from scripts.lines_about_script(script, "X-Switch: engines on another machine")
         return script is not None

@@ -15,6 +15,7 @@ which accounts exist. The error log contains the reason. System accounts (below 
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -28,7 +29,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR
+from ewe.features.users_settings import FAR_SCRIPTS, MIN_UID, USERDIR, USERDIR_SETTINGS
 from ewe.gateway.scripts import Script, closed_directory_message, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
@@ -52,10 +53,15 @@ NAME = re.compile(r"/~([A-Za-z0-9_][A-Za-z0-9_.-]{0,31})(/|$)")
 PROGRAMS = ("/cgi-bin/", "/libcgi-bin/")  # directories of programs, below a user's directory
 MAX_HOMES = 1000  # users in memory
 HOME_CACHE_S = 60.0  # until a user's directory is examined again
+QUESTION_CACHE_S = 1.0  # until Users examines again whether scripts elsewhere are its own (Users.guards())
 
 
 class NotServed(Exception):
     """A user's directory must not be served. The text is the reason, one line for the error log."""
+
+
+class NotOfUser(NotServed):
+    """A name leads to no user's account: to one of the system, or to one with another spelling."""
 
 
 class Home:
@@ -110,12 +116,13 @@ class Users:
         self.databases = databases
         self.far_scripts = far_scripts
         if far_scripts is not None:
-            far_scripts.is_of_users = self.has_home
+            far_scripts.is_of_users = self.guards
         self.config = config
         self.directory = directory
         self.min_uid = config[MIN_UID]
         self.package_directory = str(switch.table.get("packages", PACKAGE_DIRECTORY)) if switch else ""
         self.homes: TimedCache[str, Home] = TimedCache(MAX_HOMES, HOME_CACHE_S)
+        self.guarded: TimedCache[str, bool] = TimedCache(MAX_HOMES, QUESTION_CACHE_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for a file or a program of the user in the path; None if the user does not exist."""
@@ -138,25 +145,47 @@ class Users:
         return await home.static.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the line about the user in the path."""
+        """Yield the lines about the user in the path, or about the user's script on another machine."""
         home = self.home(request.path)
         if home is not None:
+            if self.far_scripts is not None and (yield from self.far_scripts.explain_script(request.path)):
+                return True
             yield f"  answer    the directory of a user, {request.path.split('/')[1]} (userdir)"
         return home is not None
 
-    def has_home(self, path: str) -> bool:
-        """Return whether a path leads to a user's directory that is served. A refusal is not logged."""
-        return path.startswith("/~") and self.home(path, logs=False) is not None
+    def guards(self, path: str) -> bool:
+        """Return whether Users alone may run a path's scripts on other machines. A refusal is not logged.
 
-    def home(self, path: str, *, logs: bool = True) -> Home | None:
-        """Return the user's directory for a path; None if there is none, or if it must not be served.
-
-        logs: write the reason why it must not be served to the error log.
+        This is so for a directory that is here. Its settings may ask for a log-in, and ewe may be unable to read
+        them: the home is closed, or its file system does not answer. Users then refuses the request. Without
+        `userdir-settings`, scripts elsewhere do not depend on a directory that is not served.
         """
+        match = NAME.match(path)
+        return match is not None and self.guarded.find(match[1], self.guards_scripts_of)
+
+    def guards_scripts_of(self, name: str) -> bool:
+        """Return the result of guards() for the name of a user."""
+        try:
+            return self.find_home(name) is not None
+        except NotServed as reason:
+            return bool(self.config[USERDIR_SETTINGS]) and not isinstance(reason, NotOfUser)
+
+    def home(self, path: str) -> Home | None:
+        """Return the user's directory for a path; None if there is none, or if it must not be served."""
         match = NAME.match(path)
         if match is None:
             return None
-        name = match[1]
+        try:
+            return self.find_home(match[1])
+        except NotServed as reason:
+            logger.errors.info(f"/~{match[1]}/ is 404: {reason}")
+            return None  # the client gets the same answer as for an unknown account
+
+    def find_home(self, name: str) -> Home | None:
+        """Return the directory of a user; None if there is no such account, or no such directory.
+
+        Raises NotServed if the directory must not be served, or cannot be examined.
+        """
         known = self.homes.get(name, None)
         if known is not None:
             return known
@@ -165,19 +194,17 @@ class Users:
             account = pwd.getpwnam(name)
             if account.pw_name != name:
                 # LDAP ignores the case of names. Locations do not: /~ADA/ would avoid the guard of /~ada/.
-                raise NotServed(f"the account is {account.pw_name}")
+                raise NotOfUser(f"the account is {account.pw_name}")
             root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
-        except NotServed as reason:
-            if logs:
-                logger.errors.info(f"/~{name}/ is 404: {reason}")
-            return None  # the client gets the same answer as for an unknown account
-        except (KeyError, ValueError):  # there is no such account, or no such directory
+        except (KeyError, ValueError):  # there is no such account, or its directory has an impossible name
             return None
         except OSError as reason:
             if reason.errno in EXHAUSTED:
                 raise  # the account may exist: the client gets 503, and may ask again
-            return None
+            if reason.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise NotServed(f"the directory of {name}: {reason.strerror}") from None
         # Each user's files have their own cache. All caches together would otherwise take gigabytes.
         if sum(each.static.used_bytes for _, each in list(self.homes.entries.values())) > self.config.cache:
             self.homes.clear()
@@ -189,12 +216,12 @@ class Users:
 
         The directory is opened once, and every check uses the open descriptor: between two checks by path, the user
         could replace the directory by a link to "/". Raises NotServed if the directory must not be served; OSError
-        or ValueError if it does not exist.
+        or ValueError if it does not exist, or cannot be examined.
         """
         mine = account.pw_uid
         if mine < self.min_uid:
             number = f"uid {mine} is below {self.min_uid} (min-uid)"
-            raise NotServed(f"user {account.pw_name} is the system's: {number}")
+            raise NotOfUser(f"user {account.pw_name} is the system's: {number}")
         try:
             descriptor = os.open(root, NAME_ONLY_FLAGS | os.O_DIRECTORY)
         except PermissionError:

@@ -23,7 +23,8 @@ Possible failures, and where each is prevented:
   of this process's threads. The kernel gives back the lock of a process that is killed.
 - **The server is restarted.** The table begins empty. A reload (HUP) makes a new table, too.
 
-SharedLock is such a lock without a table, for requests of several processes that exclude each other (WebDAV).
+SharedLock is such a lock without a table, for requests of several processes. Some of them may hold it together, and
+others only alone (WebDAV).
 """
 
 from __future__ import annotations
@@ -119,36 +120,49 @@ class SharedTable:
 
 
 class SharedLock:
-    """A lock that the threads of this process share with all processes that it forks."""
+    """A lock that the threads of this process share with all processes that it forks.
+
+    Several threads and processes may hold it together, or one of them alone (exclusive).
+    """
 
     def __init__(self) -> None:
         """Raises OSError."""
         self.file = memory_file("ewe-lock")
+        weakref.finalize(self, os.close, self.file)
         self.lock = threading.Lock()
+        self.holders = 0  # threads of this process that hold it; -1: one, alone
 
-    def acquire(self, timeout_s: float) -> bool:
-        """Take the lock, and return whether it was free within the time. May block. Raises OSError."""
+    def acquire(self, timeout_s: float, *, exclusive: bool) -> bool:
+        """Take the lock, and return whether that was possible within the time. May block. Raises OSError."""
         until = time.monotonic() + timeout_s
-        if not self.lock.acquire(timeout=timeout_s):
-            return False
-        try:
-            while True:
+        while not self.take(exclusive):
+            if time.monotonic() > until:
+                return False
+            time.sleep(LOCK_RETRY_S)
+        return True
+
+    def take(self, exclusive: bool) -> bool:
+        """Take the lock if that is possible now, and return whether it was. Raises OSError."""
+        with self.lock:
+            if self.holders < 0 or (exclusive and self.holders):
+                return False
+            if (
+                not self.holders
+            ):  # a record lock belongs to a process: its first thread takes it, the last one ends it
+                mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
                 try:
-                    fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return True
+                    fcntl.lockf(self.file, mode | fcntl.LOCK_NB)
                 except (BlockingIOError, PermissionError):  # lockf(3) allows both
-                    if time.monotonic() > until:
-                        self.lock.release()
-                        return False
-                time.sleep(LOCK_RETRY_S)
-        except BaseException:
-            self.lock.release()
-            raise
+                    return False
+            self.holders = -1 if exclusive else self.holders + 1
+            return True
 
     def release(self) -> None:
         """Give the lock back."""
-        fcntl.lockf(self.file, fcntl.LOCK_UN)
-        self.lock.release()
+        with self.lock:
+            self.holders = max(self.holders - 1, 0)
+            if not self.holders:
+                fcntl.lockf(self.file, fcntl.LOCK_UN)
 
 
 class Rate:

@@ -32,11 +32,14 @@ NAMES = ("path", "rest", "query", "host", "scheme")
 # The values of these are parts of a URL already, and are not encoded
 URL_PARTS = frozenset({"query", "host", "scheme"})
 # The scheme of a URL, and its server. Browsers take https:host, https:/host and https:\\host for https://host.
+# URLs of other schemes may have no server: file:///x.
 SERVER = re.compile(
-    r"((?:(?i:https?|ftp|wss?)|\$scheme|\$\{scheme\}):[/\\]*|[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2})([^/\\?#]*)"
+    r"((?:(?i:https?|ftp|wss?)|\$scheme|\$\{scheme\}):[/\\]*|[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}(?![/\\]))([^/\\?#]*)"
 )
 NOT_IN_QUERY = re.compile(r'[^\x21-\x7e]|["<>]')
 ENDS_SERVER = re.compile(r"[/\\?#]")
+# The end of a name below which a group may choose a server: .example.org, but not .org or example.org
+DOMAIN = re.compile(r"\.[^.]+\.[^.]+\Z")
 PORT = re.compile(r"\.*(?::[0-9]*)?\Z")  # of a server, and the dot that may end its name
 
 
@@ -121,6 +124,7 @@ class URLTemplate:
 
     If a group could end the name of the server, `https://www.example.org$1` would be an open redirect: the group
     ".evil.org/" would lead to www.example.org.evil.org. Only text of the setting, or $host, ends that name.
+    This text has a dot and a domain behind the group: "https://$1.org/" would lead to each server of .org.
 
     scheme, server, rest: the three parts. text: all of them. begins_path: the variables directly behind the server.
     is_path: the text is no URL.
@@ -143,9 +147,10 @@ class URLTemplate:
             self.split_server(label, whole.url_parts & {"host"})
 
     def split_server(self, label: str, whole_names: Collection[str]) -> None:
-        """Take the variables behind the name of the server out of `server`. Raises ConfigError if no name is left.
+        """Take the variables behind the name of the server out of `server`.
 
-        whole_names: the variables that are the whole name of a server.
+        whole_names: the variables that are the whole name of a server. Raises ConfigError if no name is left, if a
+        group chooses the domain, or if it stands for the port.
         """
         parts = self.server.parts
         while len(parts) > 1 and not parts[-1][0] and parts[-2][1] not in whole_names:
@@ -159,6 +164,24 @@ class URLTemplate:
             variable = (self.begins_path or [last_name])[0]
             reason = f"${variable} would choose the server" if variable else "names no server"
             raise ConfigError(f"{label} {self.text}: {reason}; a URL needs the name of one, or $host")
+        if self.begins_path and parts[-1][0].endswith(":"):
+            raise ConfigError(
+                f"{label} {self.text}: ${self.begins_path[0]} is no port; write the port as a number"
+            )
+        self.check_domain(label, whole_names)
+
+    def check_domain(self, label: str, whole_names: Collection[str]) -> None:
+        """Raise ConfigError if a group within the server's name is not followed by a dot and a domain."""
+        behind = ""  # the text behind the last group
+        for text, name in reversed(self.server.parts):
+            if name and name not in whole_names:
+                if "@" not in behind and not DOMAIN.search(PORT.sub("", behind)):
+                    raise ConfigError(
+                        f"{label} {self.text}: ${name} would choose the server; write a domain behind it, such as"
+                        " .example.org"
+                    )
+                return
+            behind = text + ("host.example" if name else "") + behind
 
     def url(self, values: Mapping[str, str]) -> str:
         """Return the URL of a redirect. Raises HTTPError(400) if a group has a slash within the server's name.

@@ -177,27 +177,53 @@ def test_processes_and_threads_count_together() -> None:
 @pytest.mark.starts_processes
 def test_a_lock_is_shared_by_processes_and_threads_and_ends_with_its_process() -> None:
     lock = SharedLock()
-    assert lock.acquire(0)
+    file = lock.file
+    for is_alone, takes in ((True, [False, False]), (False, [True, False])):
+        assert lock.acquire(0, exclusive=is_alone)
+        assert takes_of_thread(lock) == takes
+        lock.release()
+        pid = holding_child(lock, is_alone)
+        try:
+            assert takes_of_thread(lock) == takes
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert takes_of_thread(lock) == [True, True]
+    del lock
+    with pytest.raises(OSError):
+        os.fstat(file)
+
+
+def takes_of_thread(lock: SharedLock) -> list[bool]:
+    """Return whether another thread can take a lock together with its holders, and alone; it gives it back."""
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(lock.acquire(0.02)))
+
+    def take() -> None:
+        for exclusive in (False, True):
+            found.append(lock.acquire(0.02, exclusive=exclusive))
+            if found[-1]:
+                lock.release()
+
+    thread = threading.Thread(target=take)
     thread.start()
     thread.join()
-    lock.release()
+    return found
+
+
+def holding_child(lock: SharedLock, exclusive: bool) -> int:
+    """Fork a process that takes a lock and holds it, and return its pid when it has the lock."""
     taken, told = os.pipe()
-    if not (pid := os.fork()):
-        os.write(told, b"1" if lock.acquire(20) else b"0")
-        time.sleep(60)
-        os._exit(1)
-    try:
-        assert (os.read(taken, 1), found) == (b"1", [False])
-        assert not lock.acquire(0.02) and not lock.acquire(0)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert lock.acquire(20)
-    lock.release()
-    os.close(taken)
+    pid = os.fork()
+    if not pid:
+        try:  # no fault of the child may run on into pytest
+            os.write(told, b"1" if lock.acquire(20, exclusive=exclusive) else b"0")
+            time.sleep(60)
+        finally:
+            os._exit(1)
     os.close(told)
+    with os.fdopen(taken, "rb") as answer:
+        assert answer.read(1) == b"1"
+    return pid
 
 
 def finished(guard: Any, response: Response, path: str = "/a.html") -> list[tuple[str, str]]:

@@ -641,6 +641,29 @@ def test_a_copy_is_of_the_version_that_the_client_has_seen(
     assert os.listdir(tmp_path) == (["f"] if file.is_symlink() or file.exists() else [])
 
 
+@pytest.mark.parametrize("replace", [os.mkfifo, lambda file: (file.parent / "other").rename(file)])
+def test_a_copy_of_a_directory_has_only_members_that_were_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: Callable[[Path], object]
+) -> None:
+    """Another program replaces a member between its check and its copy."""
+    file, copy_member = tmp_path / "a" / "f", changes.copy_member
+    file.parent.mkdir()
+    for name in ("f", "other"):
+        (tmp_path / "a" / name).write_text(name)
+
+    def copy_late(member: changes.Member, target_fd: int) -> None:
+        if member.name == "f":
+            file.unlink()
+            replace(file)
+        copy_member(member, target_fd)
+
+    monkeypatch.setattr(changes, "copy_member", copy_late)
+    tree, request = tree_of(tmp_path, top="/x"), Request("COPY", "/a", (1, 1), path="/a")
+    with pytest.raises(HTTPError) as refused:
+        changes.transfer(request, tree, "/b", moves=False, overwrites=True, deep=True)
+    assert refused.value.status == 409 and os.listdir(tmp_path) == ["a"]
+
+
 @pytest.mark.parametrize("method", ["DELETE", "MKCOL", "MOVE"])
 def test_a_directory_that_is_moved_is_not_changed_for_its_old_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -676,7 +699,9 @@ def test_no_member_is_added_to_a_directory_while_it_is_moved(
     tree = tree_of(tmp_path, covers=lambda path: not path.startswith("/b/sub/late"), top="/x")
     for name in ("a/sub", "a/z", "f"):
         (tmp_path / name).mkdir(parents=True) if name != "f" else (tmp_path / name).write_text("f")
-    reachable, statuses, threads = changes.reachable, [], []
+    monkeypatch.setattr("ewe.features.webdav.tree.LOCK_TIMEOUT_S", 60)
+    reachable, adding, statuses, threads = changes.reachable, Tree.adding, [], []
+    begins = threading.Event()  # the thread is about to take the lock
 
     def add() -> None:
         try:
@@ -684,18 +709,65 @@ def test_no_member_is_added_to_a_directory_while_it_is_moved(
         except HTTPError as refused:
             statuses.append(refused.status)
 
+    def adding_seen(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() in threads:
+            begins.set()
+        return adding(*arguments, **options)
+
     def reachable_late(*arguments: Any) -> bool:
-        if arguments[1].name == "z" and not threads:  # all members of sub are checked
+        # The check within the lock; all members of sub are checked.
+        if arguments[1].name == "z" and tree.addition_lock.holders and not threads:
             threads.append(threading.Thread(target=add))
             threads[0].start()
+            assert begins.wait(60)
             threads[0].join(0.3)
         return reachable(*arguments)
 
     monkeypatch.setattr(changes, "reachable", reachable_late)
+    monkeypatch.setattr(Tree, "adding", adding_seen)
     moved = changes.transfer(Request("MOVE", "/a", (1, 1), path="/a"), tree, "/b", **MOVE)
     threads[0].join()
     assert (moved.status, statuses) == (201, [409]) and os.listdir(tmp_path / "b" / "sub") == []
     assert sorted(os.listdir(tmp_path)) == ["b", "f"]
+
+
+def test_requests_wait_only_for_a_directory_that_is_moved_below_the_same_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ewe.features.webdav.tree.LOCK_TIMEOUT_S", 0.05)
+    roots = [tmp_path / "one", tmp_path / "other"]
+    for root in roots:
+        (root / "a").mkdir(parents=True)
+        (root / "f").write_text("f")
+    tree, other = (tree_of(root, top="/x") for root in roots)
+    move = Request("MOVE", "/a", (1, 1), path="/a")
+    for holder, moves_directory, expected in ((tree, True, 503), (tree, False, 201), (other, True, 201)):
+        for method in ("PUT", "MKCOL", "COPY"):
+            with holder.adding("/", moves_directory=moves_directory):
+                try:
+                    status = added(tree, method, f"/{method}-{expected}-{holder is tree}")
+                except HTTPError as reason:
+                    status = reason.status
+            assert status == expected, method
+    with tree_of(roots[0]).adding("/"), pytest.raises(HTTPError) as refused:
+        changes.transfer(move, tree, "/b", **MOVE)
+    assert refused.value.status == 503 and changes.transfer(move, tree, "/b", **MOVE).status == 201
+
+
+@pytest.mark.parametrize(("hidden", "overwrites", "status"), [
+    ("a/.git", True, 403), ("b/.git", True, 403), ("b/f", False, 412),
+])  # fmt: skip
+def test_a_move_that_is_refused_lets_no_other_request_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str, overwrites: bool, status: int
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / hidden).write_text("x")
+    monkeypatch.setattr(Tree, "adding", None)
+    request, options = Request("MOVE", "/a", (1, 1), path="/a"), {**MOVE, "overwrites": overwrites}
+    with pytest.raises(HTTPError) as refused:
+        changes.transfer(request, tree_of(tmp_path, top="/x"), "/b", **options)
+    assert refused.value.status == status and (tmp_path / hidden).exists()
 
 
 def added(tree: Tree, method: str, path: str) -> int:
@@ -717,6 +789,40 @@ def test_two_names_of_one_file_become_one(tmp_path: Path) -> None:
     request = Request("MOVE", "/a", (1, 1), path="/a")
     assert changes.transfer(request, tree_of(tmp_path), "/b", **MOVE).status == 204
     assert os.listdir(tmp_path) == ["b"] and (tmp_path / "b").read_text() == "text"
+
+
+@pytest.mark.parametrize("links", [1, 2])
+@pytest.mark.parametrize(("path", "target", "expected"), [
+    ("/a/f", "/a/F", "a/F"), ("/a/f", "/A/F", "a/F"), ("/a/f", "/A/f", "a/f"), ("/a", "/A", "A/f"),
+])  # fmt: skip
+def test_two_spellings_of_one_name_lose_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, target: str, expected: str, links: int
+) -> None:
+    """The file system ignores case. A path with another directory, and the same name, is like a bind mount."""
+    (root := tmp_path / "root").mkdir()
+    (root / "a").mkdir()
+    (root / "a" / "f").write_text("text")
+    if links == 2:
+        (tmp_path / "elsewhere").hardlink_to(root / "a" / "f")
+    for function in ("stat", "open"):
+        monkeypatch.setattr(os, function, caseless(getattr(os, function)))
+    response = changes.transfer(
+        Request("MOVE", path, (1, 1), path=path), tree_of(root, top="/x"), target, **MOVE
+    )
+    monkeypatch.undo()
+    files = [str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()]
+    assert (response.status, files) == (204, [expected]) and (root / expected).read_text() == "text"
+
+
+def caseless(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return os.stat or os.open of a file system that ignores case, for names in an open directory."""
+
+    def call(name: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
+        if dir_fd is not None:
+            name = next((each for each in os.listdir(dir_fd) if each.lower() == name.lower()), name)
+        return function(name, *arguments, dir_fd=dir_fd, **options)
+
+    return call
 
 
 def test_depth_and_members_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from ewe.features import homes
 from ewe.features.guards import htpasswd
 from ewe.features.guards.auth import CLIENT_BURST
 from ewe.features.homes import Homes
-from ewe.features.users import Users
+from ewe.features.users import NotOfUser, NotServed, Users
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.gateway.scripts import Script
 from ewe.http.limits import RequestLimits
@@ -30,6 +30,7 @@ from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
+from ewe.sites.explain import explain
 from ewe.streams.blocking import run
 
 ADA = b"ada:$5$saltsalt$6U.U5jx3KtdvPlKMwPmoo91UtrpvNfU.JryccTbt2oA\n"
@@ -293,6 +294,25 @@ def test_a_log_in_guards_scripts_on_other_machines(
 ) -> None:
     """ewe asks another machine for them, before it looks for a file of the user."""
     here = pwd.getpwuid(os.geteuid()).pw_name
+    site = site_with_scripts_elsewhere(root, tmp_path, monkeypatch)
+
+    def ask(path: str) -> Response:
+        head = f"GET {path} HTTP/1.1\r\nHost: ewe\r\n\r\n"
+        return run(site.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
+
+    script, elsewhere = f"/~{here}/cgi-bin/marks.rb", "/~no-such-account/cgi-bin/a.rb"
+    assert "X-Switch: engines on another machine" in "\n".join(explain(site, script, ("127.0.0.1", 80)))
+    assert (ask(script).status, ask(script).body) == (200, b"ran " + script.encode())
+    (root / ".htpasswd").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".htpasswd" }\n')
+    assert ask(script).status == 401 and b"ran" not in ask(script).body
+    assert ask(elsewhere).status == 404 and ask("/cgi-bin/a.rb").body == b"ran /cgi-bin/a.rb"
+
+
+def site_with_scripts_elsewhere(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: bool
+) -> Any:
+    """Return a site whose scripts in Ruby are on another machine; its X-Switch answers "ran", and the path."""
 
     async def run_script(switch: object, script: Script, *_: object) -> Response:
         return Response(200, (), b"ran " + script.name.encode())
@@ -300,16 +320,41 @@ def test_a_log_in_guards_scripts_on_other_machines(
     monkeypatch.setattr("ewe.features.xswitch.XSwitch.run", run_script)
     table = tmp_path / "xswitch.toml"
     table.write_text('[engines.far]\naddress = "192.0.2.7:9443"\nextensions = [".rb"]\n')
-    site = make_site(Config(userdir=root.name, userdir_settings=True, min_uid=0, xswitch="unix:/none",
-                            xswitch_config=str(table), documentroot=str(tmp_path)))  # fmt: skip
+    options = {"userdir_settings": True} | settings
+    return make_site(Config(userdir=root.name, min_uid=0, xswitch="unix:/none", xswitch_config=str(table),
+                            documentroot=str(tmp_path), **options))  # fmt: skip
 
-    def ask(path: str) -> Response:
-        head = f"GET {path} HTTP/1.1\r\nHost: ewe\r\n\r\n"
-        return run(site.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
 
-    script, elsewhere = f"/~{here}/cgi-bin/marks.rb", "/~no-such-account/cgi-bin/a.rb"
-    assert (ask(script).status, ask(script).body) == (200, b"ran " + script.encode())
-    (root / ".htpasswd").write_bytes(ADA)
-    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".htpasswd" }\n')
-    assert ask(script).status == 401 and b"ran" not in ask(script).body
-    assert ask(elsewhere).status == 404 and ask("/cgi-bin/a.rb").body == b"ran /cgi-bin/a.rb"
+@pytest.mark.parametrize("has_settings", [True, False])
+@pytest.mark.parametrize(("fault", "fails_open"), [
+    (NotServed("the home is closed"), False), (OSError(errno.EIO, "Input/output error"), False),
+    (OSError(errno.ESTALE, "Stale file handle"), False), (FileNotFoundError(errno.ENOENT, "No such file"), True),
+    (NotOfUser("the account is the system's"), True),
+])  # fmt: skip
+def test_a_log_in_that_cannot_be_read_opens_no_script_elsewhere(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    fails_open: bool,
+    has_settings: bool,
+) -> None:
+    """Without userdir-settings there is no log-in, and the script elsewhere needs no directory here."""
+    asked: list[object] = []
+
+    def examine(*arguments: object) -> str:
+        asked.append(arguments)
+        raise fault
+
+    monkeypatch.setattr(Users, "examine", examine)
+    monkeypatch.setattr("ewe.features.users.QUESTION_CACHE_S", 3600.0)
+    site = site_with_scripts_elsewhere(root, tmp_path, monkeypatch, userdir_settings=has_settings)
+    path = f"/~{pwd.getpwuid(os.geteuid()).pw_name}/cgi-bin/marks.rb"
+    head = f"GET {path} HTTP/1.1\r\nHost: ewe\r\n\r\n".encode()
+    runs = fails_open or not has_settings
+    for _ in range(3):
+        response = run(site.respond(parse_request(head, RequestLimits()), Io()))
+        assert response.status == (200 if runs else 404)
+    assert len(asked) == (
+        1 if runs else 4
+    )  # Users does not remember a refusal; guards() does so

@@ -72,6 +72,9 @@ def server_in_browser(url: str) -> str:
         ("https://$1.w.example/", r".*\.w\.example"),
         ("https://$query.w.example", r".*\.w\.example"),
         ("https://b-$1-c.w.example$1", r".*-c\.w\.example"),
+        ("https://$1.$host/", r".*\.a\.example"),
+        ("https://$1@w.example/", r"w\.example"),
+        ("app:///$1", r"a\.example"),
         ("$scheme://$host$1", r"a\.example"),
         ("${scheme}://${host}:84${1}", r"a\.example"),
         ("https://$host$query", r"a\.example"),
@@ -103,6 +106,9 @@ def test_no_visitor_chooses_the_server_of_a_redirect(tmp_path: Path, redirect: s
         ("https://w.example/$1?", "https://w.example/x/y?"),
         ("https://$query.w.example$1#top", "https://q.w.example/x/y#top"),
         ("https://$host$1?", "https://a.example/x/y?"),
+        ("https://$host:8443$all?", "https://a.example:8443/x/y?"),
+        ("app:///$1?", "app:///x/y?"),
+        ("file:///x?", "file:///x?"),
         ("mailto:ada@w.example", "mailto:ada@w.example?q"),
     ],
 )
@@ -115,10 +121,19 @@ def test_a_group_behind_a_server_is_a_path(tmp_path: Path, redirect: str, locati
     [
         "https://$1", "https://$1/x", "https://$1:443/", "https://$1.", "https:$1", "https:/$path",
         "https://ada@$1", "https://$host@$1", "https://", "https://:80/", "$scheme://$query/",
+        "https://$1.org/", "https://$1example.org/", "https://a.$1.org:84/", "https://$1$host/", "https:///$1", "app://$1",
     ],
 )  # fmt: skip
 def test_a_redirect_whose_server_a_visitor_would_choose_is_an_error(tmp_path: Path, redirect: str) -> None:
     with pytest.raises(ConfigError, match=r"would choose the server|names no server"):
+        redirect_of(redirect, tmp_path, "/go")
+
+
+@pytest.mark.parametrize(
+    "redirect", ["https://w.example:$1$all", "https://$host:$1", "https://w.example:$1/x"]
+)
+def test_a_group_is_no_port(tmp_path: Path, redirect: str) -> None:
+    with pytest.raises(ConfigError, match=r"\$1 is no port"):
         redirect_of(redirect, tmp_path, "/go")
 
 

@@ -35,6 +35,8 @@ def answer(location: LocationPlan) -> Handler:
     if location.has_template:
         raise ConfigError(f"{location.label_of('alias')} {quoted(values['alias'])}: webdav needs a directory")
     # An authorizer is asked about the path of a request, and not about Destination, or the members of a directory.
+    # The paths of the authorizers below the location are therefore out of reach. Possible failure: an authorizer of
+    # the whole location that decides by the path does not see these other paths (docs/sites.md).
     top = location.prefix
     paths = authorizer_paths(location.plan.config)
     guarded = [path for path in paths if is_in(path, top) and not is_in(top, path)]  # below the location

@@ -206,6 +206,7 @@ def transfer(
         tree.check_resource(source)
         check_target(tree, source, destination)
         if moves:
+            refuse_early(tree, source, destination, overwrites)
             replaced = publish(request, tree, source, source.parent_fd, source.name, destination, overwrites)
         else:
             temporary = copy_beside(request, tree, source, destination, deep=deep)
@@ -217,6 +218,21 @@ def transfer(
                 discard(destination.parent_fd, temporary)
                 raise
     return Response(204 if replaced else 201)
+
+
+def refuse_early(tree: Tree, source: DavPath, destination: DavPath, overwrites: bool) -> None:
+    """Raise HTTPError for a MOVE that publish() would refuse after a check of many members.
+
+    publish() checks the members while other requests wait for it. A client must not make them wait in vain, again
+    and again. Raises OSError.
+    """
+    replaces = destination.file_status is not None
+    if replaces and not overwrites:
+        raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
+    if source.is_directory:
+        check_members(tree, source, destination.path, destination.real)
+        if destination.is_directory:
+            check_members(tree, destination, destination.path, destination.real)
 
 
 def locked_together(*resources: DavPath) -> ExitStack:
@@ -245,30 +261,34 @@ def publish(
     """
     aside, parent_fd = "", destination.parent_fd
     moves = dir_fd == source.parent_fd  # the source itself, and not its copy
+    moves_directory = moves and source.is_directory
     try:
         with (
             locked_together(destination, *((source,) if moves else ())),
-            tree.adding(destination.real),
+            tree.adding(destination.real, moves_directory=moves_directory),
         ):
+            tree.check_parent(destination)
+            replaced = destination.restat() is not None
+            if replaced and not overwrites:
+                raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
             if moves:  # another request may have replaced the source, or moved its directory
                 tree.check_parent(source)
                 if source.restat() is None:
                     raise HTTPError(404, f"webdav: {source.real} was moved or deleted meanwhile")
+                if source.is_directory and not moves_directory:  # the lock is not exclusive
+                    raise HTTPError(409, f"webdav: {source.real} was replaced meanwhile")
                 check_conditions(request, source)
                 tree.check_resource(source)
                 check_target(tree, source, destination)
                 if source.is_directory:
                     check_members(tree, source, destination.path, destination.real)
-            tree.check_parent(destination)
-            replaced = destination.restat() is not None
             if replaced:
-                if not overwrites:
-                    raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
                 tree.check_resource(destination)
-                if moves and is_same_file(source, destination):
+                same = moves and is_same_file(source, destination)
+                if same and are_two_links(source, destination):
                     os.unlink(name, dir_fd=dir_fd)  # rename(2) keeps both names if they lead to one file
                     return True
-                if source.is_directory or destination.is_directory:
+                if not same and (source.is_directory or destination.is_directory):
                     aside = set_aside(tree, destination)
             try:
                 os.rename(name, destination.name, src_dir_fd=dir_fd, dst_dir_fd=parent_fd)
@@ -284,9 +304,24 @@ def publish(
 
 
 def is_same_file(source: DavPath, destination: DavPath) -> bool:
-    """Return whether two paths are names of one file (hard links)."""
+    """Return whether two paths lead to one file or directory: see are_two_links()."""
     a, b = source.file_status, destination.file_status
     return a is not None and b is not None and os.path.samestat(a, b)
+
+
+def are_two_links(source: DavPath, destination: DavPath) -> bool:
+    """Return whether two paths of one file are two hard links. The file then survives if ewe deletes one of them.
+
+    Two paths may also be one directory entry, and to delete it would delete the file: in a file system that ignores
+    case (readme.txt, README.txt) or the form of Unicode, or through a bind mount. rename(2) then changes the
+    spelling, or does nothing. Raises OSError.
+    """
+    if source.is_directory or source.file_status is None or source.file_status.st_nlink < 2:
+        return False
+    parents_are_same = os.path.samestat(os.fstat(source.parent_fd), os.fstat(destination.parent_fd))
+    if parents_are_same and source.name == destination.name:
+        return False
+    return all(each.name in os.listdir(each.parent_fd) for each in (source, destination))
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
@@ -379,10 +414,16 @@ def copy_members(tree: Tree, source: DavPath, dir_fd: int, destination: DavPath,
 
 
 def copy_member(member: Member, target_fd: int) -> None:
-    """Copy a file of a directory to the same relative path below another one, target_fd. Raises OSError."""
+    """Copy a file of a directory to the same relative path below another one, target_fd. Raises OSError.
+
+    Raises HTTPError(409) if there is another file now, which reachable() has not checked, or a FIFO.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(member.name, flags, dir_fd=member.dir_fd)
     try:
+        now = os.fstat(descriptor)
+        if not (stat.S_ISREG(now.st_mode) and os.path.samestat(now, member.file_status)):
+            raise HTTPError(409, f"webdav: {member.relative_path} was replaced meanwhile")
         copy_file(descriptor, target_fd, member.relative_path)
     finally:
         os.close(descriptor)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import os
 import re
 import stat
@@ -33,6 +32,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from weakref import WeakValueDictionary
 
 from ewe.features.languages import paths_answered_by
 from ewe.features.static import hidden
@@ -49,6 +49,7 @@ MAX_NAMES = 100_000  # in one directory; a user of the machine may fill a direct
 OUR_FILES = ".ewe-"  # the beginning of the names of unfinished files; hidden, since it begins with a dot
 RETRY = (("Retry-After", "1"),)  # the field of a 503
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+ADDITION_LOCKS: WeakValueDictionary[str, SharedLock] = WeakValueDictionary()  # root -> its lock
 STATUSES = dict.fromkeys(EXHAUSTED, 503) | {
     errno.ENOENT: 404, errno.ENOTDIR: 404, errno.ELOOP: 403, errno.EACCES: 403, errno.EPERM: 403, errno.EROFS: 403,
     errno.ENAMETOOLONG: 414, errno.EFBIG: 413, errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EXDEV: 502,
@@ -75,13 +76,16 @@ def names_in(dir_fd: int, real: str, status: int) -> list[str]:
     return sorted(names)
 
 
-@functools.cache
-def addition_lock() -> SharedLock:
-    """Return the lock of Tree.adding(). The first location with WebDAV makes it, before any process is forked.
+def addition_lock(root: str) -> SharedLock:
+    """Return the lock of Tree.adding() for a root. Its first Tree makes it, before any process is forked.
 
-    Raises OSError.
+    After a reload, the old and the new processes share it: the old Trees exist until the new ones are made. Raises
+    OSError.
     """
-    return SharedLock()
+    lock = ADDITION_LOCKS.get(root)
+    if lock is None:
+        lock = ADDITION_LOCKS[root] = SharedLock()
+    return lock
 
 
 class DavPath:
@@ -167,18 +171,22 @@ class Tree:
         self.top = top or prefix
         self.languages = languages
         self.index_names = index
-        self.addition_lock = addition_lock()
+        self.addition_lock = addition_lock(self.root)
 
     @contextmanager
-    def adding(self, real: str) -> Iterator[None]:
-        """Hold the lock for adding a name to a tree. All processes and all locations share it. May block.
+    def adding(self, real: str, *, moves_directory: bool = False) -> Iterator[None]:
+        """Hold the lock for adding a name to a tree. All processes, and all locations with this root, share it.
 
-        A MOVE of a directory holds it, too: from the check of the members until the directory has its new path.
-        Another request could otherwise add a member that was not checked, and that another location would then
-        send. The check of many members takes seconds. real: the path, for a message. Raises HTTPError(503).
+        Many requests that add names hold it together. A MOVE of a directory holds it alone: from the check of the
+        members until the directory has its new path. Another request could otherwise add a member that was not
+        checked, and that another location would then send. The check of many members takes seconds. Two locations
+        have different locks if the root of one contains the root of the other. May block.
+
+        real: the path, for a message. Raises HTTPError(503).
         """
-        if not self.addition_lock.acquire(LOCK_TIMEOUT_S):
-            raise HTTPError(503, f"webdav: {real}: a directory with many members is being moved", RETRY)
+        if not self.addition_lock.acquire(LOCK_TIMEOUT_S, exclusive=moves_directory):
+            why = "other requests change this location" if moves_directory else "a directory is being moved"
+            raise HTTPError(503, f"webdav: {real}: {why}", RETRY)
         try:
             yield
         finally:
