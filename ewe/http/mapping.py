@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 
-from ewe.http.target import percent_encode_setting
+from ewe.http.target import percent_encode
 
 ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
 SLASHES = re.compile(r"\A/[/\\\t]+")
+# Browsers do not encode these in a path, and compare it with the path of a cookie byte by byte
+NOT_ENCODED_BY_BROWSERS = frozenset("&:[]|")
 ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -25,7 +27,7 @@ class Mapping:
     """
 
     def __init__(self, prefix: str, replacement: str | None, authorities: tuple[str, ...]) -> None:
-        self.prefix = percent_encode_setting(prefix)
+        self.prefix = "".join([c if c in NOT_ENCODED_BY_BROWSERS else percent_encode(c) for c in prefix])
         self.replacement = None if replacement is None else replacement.rstrip("/")
         self.authorities = frozenset("//" + each.lower() for each in authorities)
 

@@ -166,6 +166,21 @@ def test_a_path_of_the_settings_is_encoded_for_the_client() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefix", "encoded"),
+    [("/100%", "/100%25"), ("/a?b", "/a%3Fb"), ("/a#b", "/a%23b"), ("/a;b", "/a%3Bb"), ('/"<', "/%22%3C")],
+)
+def test_no_character_of_a_location_ends_the_path(prefix: str, encoded: str) -> None:
+    mapping = Mapping(prefix, "/", ("127.0.0.1:3000",))
+    assert mapping.map_field("location", "/x", "a.org") == f"{encoded}/x"
+    assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
+
+
+def test_the_path_of_a_cookie_is_the_one_that_browsers_send() -> None:
+    mapping = Mapping("/a:b&c[d]|e", "/", ("127.0.0.1:3000",))
+    assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == "a=b; Path=/a:b&c[d]|e/"
+
+
+@pytest.mark.parametrize(
     "target", ["//evil.example/", "/\\evil.example", "/\t/evil.example", "///evil.example/a?b"]
 )
 def test_no_mapped_location_names_another_server(target: str) -> None:
