@@ -12,6 +12,7 @@ import re
 
 from ewe.http.target import percent_encode
 
+ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
 SLASHES = re.compile(r"\A/[/\\\t]+")
 # Browsers do not encode these in a path, and compare it with the path of a cookie byte by byte
@@ -38,8 +39,14 @@ class Mapping:
         return self.map_location(value, host) if name in ("location", "content-location") else value
 
     def map_path(self, path: str) -> str:
-        """Return the client's path for an absolute path of the upstream."""
-        if self.replacement is None or not (path + "/").startswith(self.replacement + "/"):
+        """Return the client's path for an absolute path of the upstream.
+
+        %c3 and %C3 are equal (RFC 3986 section 6.2.2.1); `replacement` has capital letters.
+        """
+        if self.replacement is None:
+            return path
+        comparable = ESCAPE.sub(lambda match: match[0].upper(), path) + "/"
+        if not comparable.startswith(self.replacement + "/"):
             return path
         return (self.prefix + path[len(self.replacement) :]) or "/"
 

@@ -175,6 +175,13 @@ def test_no_character_of_a_location_ends_the_path(prefix: str, encoded: str) -> 
     assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
 
 
+def test_an_upstream_may_encode_its_path_with_small_letters() -> None:
+    mapping = Mapping("/app", "/%C3%BC", ("127.0.0.1:3000",))
+    for encoded in ("/%c3%bc", "/%C3%bc"):
+        assert mapping.map_field("location", f"{encoded}/%c3?x", "a.org") == "/app/%c3?x"
+        assert mapping.map_field("set-cookie", f"a=b; Path={encoded}", "a.org") == "a=b; Path=/app"
+
+
 def test_the_path_of_a_cookie_is_the_one_that_browsers_send() -> None:
     mapping = Mapping("/a:b&c[d]|e", "/", ("127.0.0.1:3000",))
     assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == "a=b; Path=/a:b&c[d]|e/"
