@@ -24,8 +24,7 @@ class Client:
     with Client("unix:/run/ewe-dbd.sock") as daemon:
         for piece in daemon.ask(ClientRequest("log", "SELECT ...", "TABLE")): ...
 
-    If a result is not read to its end, or if other bytes have come behind it, the next ask() drops them and connects
-    again.
+    If a result is not read to its end, or if other bytes have come behind it, the next ask() connects again.
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
