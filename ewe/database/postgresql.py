@@ -35,12 +35,14 @@ MAX_OPERATOR_CHARS = 500  # of operators in a row
 TYPES_OF_TIME = ("date", "time", "timetz", "timestamp", "timestamptz")
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
+# The characters of names and of the tags of $tag$: PostgreSQL takes each character above ASCII for a letter
+NAME = r"A-Za-z0-9_\x80-\U0010ffff"
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes. The
 # end of a word begins no string with a prefix: LIKE'...' has no escapes, and a$b$ is a name
 TOKENS = re.compile(
-    r"""
-      (?P<not_a_parameter> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | (?<![\w$])\$(?P<tag>[^\W\d]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+    rf"""
+      (?P<not_a_parameter> (?<![{NAME}$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+              | (?<![{NAME}$])\$(?P<tag>(?![0-9])[{NAME}]+)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
               | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<second_question_mark>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,

@@ -143,6 +143,7 @@ def run(
         ("SELECT name FROM goods WHERE name = :name", {"name": "100%"}, [("100%",)]),
         ("SELECT id % 2 FROM goods WHERE name LIKE '%'", (), [(1,), (0,)]),
         ("SELECT id % 2, ? FROM goods WHERE name LIKE '1%'", ["'; --"], [(0, "'; --")]),
+        ("SELECT $€$ ? $€$, ?", ["b"], [(" ? ", "b")]),
         ("SELECT '? :a', \"id\" /* ? :a */, $$?$$, $a$:a$a$, E'\\'?' FROM goods WHERE id = :a -- ?", {"a": 1},
          [("? :a", 1, "?", ":a", "'?")]),
         ("SELECT ?::int + 1, (array[1,2,3])[1:2]", [4], [(5, "[1, 2]")]),
@@ -242,6 +243,9 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
         (r"a = E'b\'?' AND c = ?", r"a = E'b\'?' AND c = %s"),
         ("a$b$ = ? AND c = $b$?$b$", "a$b$ = %s AND c = $b$?$b$"),
         ("a = $ü$?$ü$ AND b = ?", "a = $ü$?$ü$ AND b = %s"),
+        ("a = $€$ ? $€$ AND b = ?", "a = $€$ ? $€$ AND b = %s"),
+        ("a€$b$ = ? AND c = $b$?$b$", "a€$b$ = %s AND c = $b$?$b$"),
+        ("a€E'b\\' AND c = ? AND d = '?'", "a€E'b\\' AND c = %s AND d = '?'"),
     ],
 )
 def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
