@@ -175,7 +175,7 @@ def or_text(loader: type[Loader]) -> type[Loader]:
         def load(self, data: Buffer) -> object:
             try:
                 return self.loader.load(data)
-            except psycopg.DataError:
+            except (psycopg.DataError, NotImplementedError):  # timestamptz in a DateStyle other than ISO
                 return bytes(data).decode()
 
     return LoaderOrText

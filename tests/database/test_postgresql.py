@@ -252,6 +252,23 @@ def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
     assert postgresql.psycopg_style(statement, [1])[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        ("ISO", "2026-01-02 03:04:05+00:00"),
+        ("SQL", "01/02/2026 03:04:05 UTC"),
+        ("German", "02.01.2026 03:04:05 UTC"),
+    ],
+)
+def test_a_time_comes_through_in_every_style_of_dates(server: PostgreSQL, style: str, expected: str) -> None:
+    """A role may have a style for its sessions."""
+    source = f"{server.source} options='-c DateStyle={style} -c TimeZone=UTC'"
+    connection = connect(Database("pg", "postgresql", source, False))
+    assert run(connection, "SELECT '2026-01-02 03:04:05+00'::timestamptz") == [(expected,)]
+    assert run(connection, "SELECT date '2026-01-02', '24:00'::time") == [("2026-01-02", "24:00:00")]
+    connection.close()
+
+
 def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
     connection = connect(Database("pg", "postgresql", server.source, False))
     with pytest.raises(DatabaseError, match="COPY cannot be used"):
