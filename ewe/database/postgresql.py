@@ -155,8 +155,10 @@ def json_value(encoded: str | bytes) -> object:
 
 
 def as_text(value: object) -> str:
-    """Return the text of a value that no message carries. str() of an array would show its items as Python writes
-    them: [Decimal('1.50')].
+    """Return the text of a value that no message carries.
+
+    Arrays and records have the form of Python's lists and tuples. Their numbers and dates have the usual form:
+    1.50, where str() of the list would give Decimal('1.50').
     """
     if not isinstance(value, list | tuple):
         return str(value)

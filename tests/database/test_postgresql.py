@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 
@@ -157,6 +157,7 @@ def run(
          [("[1.50, None]", "[2026-01-01]", "[['a']]", "[True]")]),
         ("SELECT '1 month 2 days'::interval, '2026-01-01 12:00'::timestamp, '[2026-01-01,2026-02-01)'::daterange",
          (), [("1 mon 2 days", "2026-01-01 12:00:00", "[2026-01-01, 2026-02-01)")]),
+        ("SELECT row(1, 'a', 1.50)", (), [("('1', 'a', '1.50')",)]),
         ("DELETE FROM goods WHERE false", (), None),
     ],
 )  # fmt: skip
@@ -263,10 +264,9 @@ def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
 def test_a_time_comes_through_in_every_style_of_dates(server: PostgreSQL, style: str, expected: str) -> None:
     """A role may have a style for its sessions."""
     source = f"{server.source} options='-c DateStyle={style} -c TimeZone=UTC'"
-    connection = connect(Database("pg", "postgresql", source, False))
-    assert run(connection, "SELECT '2026-01-02 03:04:05+00'::timestamptz") == [(expected,)]
-    assert run(connection, "SELECT date '2026-01-02', '24:00'::time") == [("2026-01-02", "24:00:00")]
-    connection.close()
+    with closing(connect(Database("pg", "postgresql", source, False))) as connection:
+        assert run(connection, "SELECT '2026-01-02 03:04:05+00'::timestamptz") == [(expected,)]
+        assert run(connection, "SELECT date '2026-01-02', '24:00'::time") == [("2026-01-02", "24:00:00")]
 
 
 def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
