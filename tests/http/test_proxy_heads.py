@@ -118,8 +118,10 @@ def test_good_response_heads() -> None:
     assert parse_response_head(b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n\r\n").reusable
     assert not parse_response_head(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").reusable
     assert parse_response_head(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n").reusable
-    for framing in (b"Content-Length: 5", b"Transfer-Encoding: chunked"):  # of a body that a 204 cannot have
-        assert not parse_response_head(b"HTTP/1.1 204 No Content\r\n%b\r\n\r\n" % framing).reusable
+    assert parse_response_head(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").reusable
+    chunked = b"Transfer-Encoding: chunked"  # of a body that these statuses cannot have
+    for framing in (b"204 A\r\nContent-Length: 5", b"204 A\r\n" + chunked, b"304 A\r\n" + chunked):
+        assert not parse_response_head(b"HTTP/1.1 %b\r\n\r\n" % framing).reusable
 
 
 @pytest.mark.parametrize("head", BAD_HEADS)
