@@ -135,6 +135,10 @@ static int merge_environ(const libcgi_call *call)
         if (!belongs_to_request(*each))
             of_call.variables[count++] = *each;
     char **end = of_call.variables + count, *to = strings;
+    /* A thread may still read the list of the last call. It must not find the text in the middle of a new value. */
+    for (char **each = end; *each != NULL; each++)
+        *each = NULL;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < 2; i++)
         for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
             char **place = place_of(each, count);
