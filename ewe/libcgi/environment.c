@@ -141,7 +141,8 @@ static int merge_environ(const libcgi_call *call)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < 2; i++)
         for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
-            char **place = place_of(each, count);
+            /* Variables of the process with such names were left out above. */
+            char **place = belongs_to_request(each) ? NULL : place_of(each, count);
             /* The value of the first block counts: do not replace it by that of the second. */
             if (place != NULL && *place >= strings && *place < to)
                 continue;
