@@ -212,7 +212,7 @@ class Proxy:
 
 
 def ascii_address(address: str) -> str:
-    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 5890)."""
+    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 3490)."""
     if address.isascii() or address.startswith("unix:"):
         return address
     host, _, port = address.rpartition(":")
