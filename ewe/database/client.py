@@ -24,7 +24,7 @@ class Client:
     with Client("unix:/run/ewe-dbd.sock") as daemon:
         for piece in daemon.ask(ClientRequest("log", "SELECT ...", "TABLE")): ...
 
-    If a result is not read to its end, the next ask() drops its rest and connects again.
+    If a result is not read to its end, or if other bytes have come behind it, the next ask() connects again.
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
@@ -60,7 +60,8 @@ class Client:
 
         Raises DatabaseError: after some parts, if the result is not complete.
         """
-        if self.in_result:  # the rest of the last result would be read as the beginning of this one
+        # The rest of the last result, or bytes behind it, would be read as the beginning of this one
+        if self.in_result or self.decoder.data:
             self.close()
             self.connect()
         decoder = self.decoder

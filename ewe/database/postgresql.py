@@ -35,12 +35,14 @@ MAX_OPERATOR_CHARS = 500  # of operators in a row
 TYPES_OF_TIME = ("date", "time", "timetz", "timestamp", "timestamptz")
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
+# The characters of names and of the tags of $tag$: PostgreSQL takes each character above ASCII for a letter
+NAME = r"A-Za-z0-9_\x80-\U0010ffff"
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes. The
 # end of a word begins no string with a prefix: LIKE'...' has no escapes, and a$b$ is a name
 TOKENS = re.compile(
-    r"""
-      (?P<not_a_parameter> (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-              | (?<![\w$])\$(?P<tag>[^\W\d]\w*)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
+    rf"""
+      (?P<not_a_parameter> (?<![{NAME}$])[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+              | (?<![{NAME}$])\$(?P<tag>(?![0-9])[{NAME}]+)?\$ .*? (?:\$(?(tag)(?P=tag))\$|\Z)
               | --[^\n]* | /\*.*?(?:\*/|\Z) | :: )
     | \?(?P<second_question_mark>\?)? | :(?P<name>[A-Za-z_]\w*)
     """,
@@ -153,8 +155,10 @@ def json_value(encoded: str | bytes) -> object:
 
 
 def as_text(value: object) -> str:
-    """Return the text of a value that no message carries. str() of an array would show its items as Python writes
-    them: [Decimal('1.50')].
+    """Return the text of a value that no message carries.
+
+    Arrays and records have the form of Python's lists and tuples. Their numbers and dates have the usual form:
+    1.50, where str() of the list would give Decimal('1.50').
     """
     if not isinstance(value, list | tuple):
         return str(value)
@@ -173,7 +177,7 @@ def or_text(loader: type[Loader]) -> type[Loader]:
         def load(self, data: Buffer) -> object:
             try:
                 return self.loader.load(data)
-            except psycopg.DataError:
+            except (psycopg.DataError, NotImplementedError):  # timestamptz in a DateStyle other than ISO
                 return bytes(data).decode()
 
     return LoaderOrText

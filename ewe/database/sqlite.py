@@ -50,7 +50,7 @@ class SQLite:
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
         try:
-            # A statement that only reads needs no transaction
+            # A read-only connection needs no transaction
             if self.may_write:
                 self.connection.execute("BEGIN")
             cursor = self.connection.execute(statement, parameters)

@@ -32,7 +32,7 @@ from ewe.http.messages import NO_BODY, BodyReader, Request, RequestCache, Respon
 from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
-from ewe.http.target import percent_encode_setting
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -69,7 +69,7 @@ class Proxy:
             raise ValueError(f"{' and '.join(urls)} have different paths ({setting})")
         addresses = [address for address, _ in origins]
         upstream_path = paths.pop()
-        self.upstream_path = None if upstream_path is None else percent_encode_setting(upstream_path)
+        self.upstream_path = None if upstream_path is None else percent_encode(upstream_path)
         try:
             # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
@@ -212,7 +212,7 @@ class Proxy:
 
 
 def ascii_address(address: str) -> str:
-    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 5890)."""
+    """Return HOST:PORT with a host that the field Host may contain: xn--wgv71a for 日本 (RFC 3490)."""
     if address.isascii() or address.startswith("unix:"):
         return address
     host, _, port = address.rpartition(":")

@@ -32,7 +32,8 @@ makes in scope["state"] are in the scope of each request.
 Possible failures: an application is silent longer than program-timeout (504, or the response is aborted). It
 returns without a complete response (500, or aborted). A piece is longer or shorter than Content-Length promised
 (the conversation checks the length, as for every feature). While an application waits in receive() for the
-client's next piece, data that it sends from another task goes out after that piece.
+client's next piece, data that it sends from another task goes out after that piece. It neither sends nor receives
+after the client has left, or has got the head alone: its call lasts until it does either, or until the stop.
 
 Source: https://asgi.readthedocs.io/en/latest/specs/ (HTTP 2.4, lifespan 2.0).
 Read next: ewe/features/asgi.py, which makes the Response; ewe/streams/loops.py.

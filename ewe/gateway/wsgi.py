@@ -288,7 +288,8 @@ class Invocation:
 
     __slots__ = (
         "abandoned", "application", "begun", "blocks", "body", "environ", "errors", "fault", "file", "file_size",
-        "finished", "head", "input", "iterable", "length", "max_memory_bytes", "name", "without_body", "written",
+        "finished", "head", "input", "iterable", "length", "max_memory_bytes", "name", "without_body",
+        "writes_ended", "written",
     )  # fmt: skip
 
     def __init__(
@@ -315,6 +316,7 @@ class Invocation:
         self.file_size = 0
         self.fault = ""
         self.finished = self.abandoned = False
+        self.writes_ended = False  # the bytes of write() are on their way, and a block follows them
 
     # Called by the application
 
@@ -340,9 +342,14 @@ class Invocation:
         return self.write
 
     def write(self, data: bytes) -> None:
-        """Collect bytes that precede the blocks: in memory, or in a file once they exceed `max_memory_bytes`."""
+        """Collect bytes that precede the blocks: in memory, or in a file once they exceed `max_memory_bytes`.
+
+        Raises ValueError after the first block: the bytes could no longer precede it. TypeError: not bytes.
+        """
         if self.finished:  # the number of the closed file may belong to another file by now
             raise ValueError("write() was called after the response (PEP 3333)")
+        if self.writes_ended:  # these bytes could no longer precede the blocks
+            raise ValueError("write() was called after the first block (PEP 3333)")
         self.check(data)
         self.begun = self.begun or bool(data)
         if self.file < 0:
@@ -387,11 +394,13 @@ class Invocation:
         if type(iterable) is FileWrapper and (region := iterable.region()) is not None:
             return [*self.written_pieces(), region]
         self.blocks = iter(iterable)
-        # A generator runs only now. It may call write() before its first block, although PEP 3333 forbids that.
+        # A generator runs only now. Some generators call write() before their first block, although PEP 3333
+        # forbids that.
         block = self.next_block()
         if not block or length_of(iterable) == 1:  # no other block follows
             return [*self.written_pieces(), block]
         before = file_blocks(self.file, self.file_size) if self.file >= 0 else (bytes(self.written),)
+        self.writes_ended = True
         self.blocks = itertools.chain(before, (block,), self.blocks)
         return None
 

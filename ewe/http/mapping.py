@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 
-from ewe.http.target import percent_encode_setting
+from ewe.http.target import percent_encode
 
+ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 ATTRIBUTE = re.compile(r"(;[ \t]*path[ \t]*=[ \t]*)([^;]*)", re.IGNORECASE)
 SLASHES = re.compile(r"\A/[/\\\t]+")
+# Browsers do not encode these in a path, and compare it with the path of a cookie byte by byte
+NOT_ENCODED_BY_BROWSERS = frozenset("&:[]|")
 ABSOLUTE = re.compile(r"(https?):(//[^/?#]*)([^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -25,7 +28,7 @@ class Mapping:
     """
 
     def __init__(self, prefix: str, replacement: str | None, authorities: tuple[str, ...]) -> None:
-        self.prefix = percent_encode_setting(prefix)
+        self.prefix = "".join([c if c in NOT_ENCODED_BY_BROWSERS else percent_encode(c) for c in prefix])
         self.replacement = None if replacement is None else replacement.rstrip("/")
         self.authorities = frozenset("//" + each.lower() for each in authorities)
 
@@ -36,8 +39,14 @@ class Mapping:
         return self.map_location(value, host) if name in ("location", "content-location") else value
 
     def map_path(self, path: str) -> str:
-        """Return the client's path for an absolute path of the upstream."""
-        if self.replacement is None or not (path + "/").startswith(self.replacement + "/"):
+        """Return the client's path for an absolute path of the upstream.
+
+        %c3 and %C3 are equal (RFC 3986 section 6.2.2.1); `replacement` has capital letters.
+        """
+        if self.replacement is None:
+            return path
+        comparable = ESCAPE.sub(lambda match: match[0].upper(), path) + "/"
+        if not comparable.startswith(self.replacement + "/"):
             return path
         return (self.prefix + path[len(self.replacement) :]) or "/"
 

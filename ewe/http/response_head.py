@@ -92,15 +92,18 @@ def cached_response_head(head: bytes) -> ResponseHead:
     dropped = NOT_PASSED_ON | options
     passed = tuple((name, value) for name, value in fields if name.lower() not in dropped)
     reason = first[3] if first[3] else REASONS.get(status, "Unknown")
-    # A 204 has no body. A server that frames one may send it, and the next client's response would begin with it.
-    frames_no_body = status == 204 and (chunked or bool(length))
+    # A 204 and a 304 have no body. A server that frames one may send it, and the next client's response would begin
+    # with it. The Content-Length of a 304 frames none: it is that of the 200 (RFC 9110 section 8.6).
+    frames_forbidden_body = (status in BODILESS_STATUSES and chunked) or (status == 204 and bool(length))
     return ResponseHead(
         status=status,
         reason=reason,
         fields=passed,
         length=length,
         chunked=chunked,
-        reusable="close" not in options and (not http_1_0 or "keep-alive" in options) and not frames_no_body,
+        reusable="close" not in options
+        and (not http_1_0 or "keep-alive" in options)
+        and not frames_forbidden_body,
         upgrade=", ".join(values.get("upgrade", ())),
         http_1_0=http_1_0,
         mapped=not MAPPED.isdisjoint(values),

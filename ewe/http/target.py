@@ -192,11 +192,3 @@ def percent_encode(path: str) -> str:
     if not raw.translate(None, UNESCAPED_BYTES):  # most names
         return path
     return "".join(chr(byte) if byte in UNESCAPED else f"%{byte:02X}" for byte in raw)
-
-
-def percent_encode_setting(path: str) -> str:
-    """Percent-encode the characters of a path that no URL contains: spaces, and all above ASCII.
-
-    path: of a setting, which may have encoded other characters itself.
-    """
-    return "".join([char if "!" <= char <= "~" else percent_encode(char) for char in path])

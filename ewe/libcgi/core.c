@@ -374,7 +374,7 @@ int libcgi_call_library(libcgi_library *library, libcgi_call *call)
     return outcome;
 }
 
-long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input)
+long libcgi_quick(libcgi_library *library, libcgi_call *call, char *first, char *second, char *input)
 {
     call->variables[0] = first;
     call->variables[1] = second;
@@ -389,7 +389,7 @@ void libcgi_interpreter(void *(*release)(void), void (*take)(void *released))
     interpreter_take = take;
 }
 
-long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input)
+long libcgi_quick_held(libcgi_library *library, libcgi_call *call, char *first, char *second, char *input)
 {
     struct guard_thread *thread = guard_thread();
     void *released;

@@ -47,8 +47,9 @@ struct libcgi_call {
 
     /* The environment: two blocks of "NAME=VALUE", each string with its NUL, and an empty string at the end of a
        block, in the layout of execve(). NULL: no block. If both blocks have a name, the first one's value counts. The
-       blocks must stay until the call has ended. A library may write into them: getenv() returns an address in them. */
-    const char *variables[2];
+       blocks must stay until the call has ended. A library may write into them: ewe_libcgi_getenv() returns an address
+       in them. */
+    char *variables[2];
     /* For processfunc(). Its owner has put a NUL after the body: see libcgi_map_input(). NULL: no body. */
     char *input;
     /* The buffer for output: `capacity` bytes. */
@@ -109,14 +110,14 @@ int libcgi_call_library(libcgi_library *library, libcgi_call *call);
 /* The same with few arguments, for callers to whom each argument costs time: it sets the environment's blocks and the
    input in `call`. Returns the number of bytes in the buffer if processfunc() returned and they are the whole output;
    -1 in all other cases, which `call` describes. */
-long libcgi_quick(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input);
+long libcgi_quick(libcgi_library *library, libcgi_call *call, char *first, char *second, char *input);
 
 /* For a program whose threads share an interpreter's lock. libcgi_interpreter() names the functions that release the
    lock and take it again. libcgi_quick_held() is called with the lock held and returns with it held, but does not keep
    it through a call that takes longer than some milliseconds: then the watchdog makes the thread release it. Releasing
    it for each call would cost more than most calls, because other threads would wake up and compete for it. */
 void libcgi_interpreter(void *(*release)(void), void (*take)(void *released));
-long libcgi_quick_held(libcgi_library *library, libcgi_call *call, const char *first, const char *second, char *input);
+long libcgi_quick_held(libcgi_library *library, libcgi_call *call, char *first, char *second, char *input);
 
 /* A flush() that writes into a temporary file, in TMPDIR or /tmp. `context` is NULL before the call. Afterwards it is
    the file's descriptor plus 1, or NULL if there is no file. The caller closes the descriptor. */

@@ -7,15 +7,19 @@
  * still read the list of a call when that call has ended. Therefore
  *
  *     the memory of a list and its strings is never freed. The next call uses it again.
- *     the variables of the process stand first, each at the same place in every call. A variable of the request with
- *     the same name takes that place. A thread that asks for TZ thus finds the same string as before.
+ *     the variables of the process stand first, each at the same place in every call. A thread that asks for TZ thus
+ *     finds the same string as before, unless the request has a variable of this name, which then takes that place.
  *
  * setenv() allocates a list when it adds a variable, and reallocates this list the next time, even if environ has
- * another value by then. If the program itself had called setenv(), the setenv() of a library would free the program's
- * list. Therefore the program's list is a copy, which setenv() does not know.
+ * another value by then. If the process had called setenv() before, the setenv() of a library would free the process's
+ * list. Therefore the process's list is a copy, which setenv() does not know.
  *
- * Possible failure: another thread of the program calls setenv() during a call. The change ends with the call, as a
- * change of the library does.
+ * Possible failures:
+ *
+ *     another thread of the process calls setenv() during a call. The change ends with the call, as a change of the
+ *     library does.
+ *     a library calls setenv(), and a thread still reads the new list when a library of a later call does so, too. A
+ *     glibc older than 2.41 then frees the list that the thread reads.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,8 +43,8 @@ static int turn_is_taken;
 static int has_call_environ; /* environ is the list of a call */
 
 /* Memory for variables. The last element is always NULL: a thread that reads while another writes comes to an end.
- * Memory that has become too small is not freed, either. Each time it becomes at least twice as long, so that all of it
- * together is less than twice the longest. */
+ * Memory that has become too small is not freed, either. Each new piece is at least twice as long as the piece before,
+ * so all pieces of a list together are less than twice as long as its newest piece. */
 struct list {
     char **variables;
     size_t length; /* without the last NULL */
@@ -63,7 +67,7 @@ static int belongs_to_request(const char *variable)
     return 0;
 }
 
-/* Let a list have room for `length` variables. Returns 0, or -1 without memory. */
+/* Make room in a list for `length` variables. Returns 0, or -1 without memory. */
 static int reserve(struct list *list, size_t length)
 {
     if (length > list->length) {
@@ -76,7 +80,7 @@ static int reserve(struct list *list, size_t length)
     return 0;
 }
 
-/* Let `strings` have room for `size` bytes. Returns 0, or -1 without memory. */
+/* Make room in `strings` for `size` bytes. Returns 0, or -1 without memory. */
 static int reserve_strings(size_t size)
 {
     if (size > strings_size) {
@@ -135,9 +139,14 @@ static int merge_environ(const libcgi_call *call)
         if (!belongs_to_request(*each))
             of_call.variables[count++] = *each;
     char **end = of_call.variables + count, *to = strings;
+    /* A thread may still read the list of the last call. It must not find the text in the middle of a new value. */
+    for (char **each = end; *each != NULL; each++)
+        *each = NULL;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < 2; i++)
         for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1) {
-            char **place = place_of(each, count);
+            /* Variables of the process with such names were left out above. */
+            char **place = belongs_to_request(each) ? NULL : place_of(each, count);
             /* The value of the first block counts: do not replace it by that of the second. */
             if (place != NULL && *place >= strings && *place < to)
                 continue;

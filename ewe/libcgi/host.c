@@ -324,7 +324,7 @@ static struct loaded *find(const char *file, int limit_ms)
 }
 
 /* Call a library, and send its answer. Returns the status for the end mark. */
-static int run(const char *file, const char *variables, char *input)
+static int run(const char *file, char *variables, char *input)
 {
     const char *slash = strrchr(file, '/');
     struct answer answer = {.raw = slash && !strncmp(slash, "/nph-", 5)};

@@ -103,9 +103,9 @@ char *ewe_libcgi_getenv(const char *name)
         return getenv(name);
     size_t length = strlen(name);
     for (int i = 0; i < 2; i++) {
-        for (const char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
+        for (char *each = call->variables[i]; each != NULL && *each; each += strlen(each) + 1)
             if (strncmp(each, name, length) == 0 && each[length] == '=')
-                return (char *)each + length + 1;
+                return each + length + 1;
     }
     return NULL;
 }

@@ -349,8 +349,10 @@ def test_no_statement_leaves_a_transaction_open(shared: Daemon, statement: str) 
     with suppress(DatabaseError):
         shared.ask(statement, database="shop")
     shared.ask("INSERT INTO goods (id, name) VALUES (9, 'ewe')", database="shop")
-    assert json.loads(shared.ask("SELECT name FROM goods WHERE id = 9", database="shop", read_only=True))
-    shared.ask("DELETE FROM goods WHERE id = 9", database="shop")
+    try:
+        assert json.loads(shared.ask("SELECT name FROM goods WHERE id = 9", database="shop", read_only=True))
+    finally:
+        shared.ask("DELETE FROM goods WHERE id = 9", database="shop")
 
 
 def test_a_slow_statement_is_cancelled_and_the_next_is_not(daemon: Daemon) -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 
@@ -143,6 +143,7 @@ def run(
         ("SELECT name FROM goods WHERE name = :name", {"name": "100%"}, [("100%",)]),
         ("SELECT id % 2 FROM goods WHERE name LIKE '%'", (), [(1,), (0,)]),
         ("SELECT id % 2, ? FROM goods WHERE name LIKE '1%'", ["'; --"], [(0, "'; --")]),
+        ("SELECT $€$ ? $€$, ?", ["b"], [(" ? ", "b")]),
         ("SELECT '? :a', \"id\" /* ? :a */, $$?$$, $a$:a$a$, E'\\'?' FROM goods WHERE id = :a -- ?", {"a": 1},
          [("? :a", 1, "?", ":a", "'?")]),
         ("SELECT ?::int + 1, (array[1,2,3])[1:2]", [4], [(5, "[1, 2]")]),
@@ -156,6 +157,7 @@ def run(
          [("[1.50, None]", "[2026-01-01]", "[['a']]", "[True]")]),
         ("SELECT '1 month 2 days'::interval, '2026-01-01 12:00'::timestamp, '[2026-01-01,2026-02-01)'::daterange",
          (), [("1 mon 2 days", "2026-01-01 12:00:00", "[2026-01-01, 2026-02-01)")]),
+        ("SELECT row(1, 'a', 1.50)", (), [("('1', 'a', '1.50')",)]),
         ("DELETE FROM goods WHERE false", (), None),
     ],
 )  # fmt: skip
@@ -242,10 +244,29 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
         (r"a = E'b\'?' AND c = ?", r"a = E'b\'?' AND c = %s"),
         ("a$b$ = ? AND c = $b$?$b$", "a$b$ = %s AND c = $b$?$b$"),
         ("a = $ü$?$ü$ AND b = ?", "a = $ü$?$ü$ AND b = %s"),
+        ("a = $€$ ? $€$ AND b = ?", "a = $€$ ? $€$ AND b = %s"),
+        ("a€$b$ = ? AND c = $b$?$b$", "a€$b$ = %s AND c = $b$?$b$"),
+        ("a€E'b\\' AND c = ? AND d = '?'", "a€E'b\\' AND c = %s AND d = '?'"),
     ],
 )
 def test_a_prefix_of_a_text_is_a_word(statement: str, expected: str) -> None:
     assert postgresql.psycopg_style(statement, [1])[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        ("ISO", "2026-01-02 03:04:05+00:00"),
+        ("SQL", "01/02/2026 03:04:05 UTC"),
+        ("German", "02.01.2026 03:04:05 UTC"),
+    ],
+)
+def test_a_time_comes_through_in_every_style_of_dates(server: PostgreSQL, style: str, expected: str) -> None:
+    """A role may have a style for its sessions."""
+    source = f"{server.source} options='-c DateStyle={style} -c TimeZone=UTC'"
+    with closing(connect(Database("pg", "postgresql", source, False))) as connection:
+        assert run(connection, "SELECT '2026-01-02 03:04:05+00'::timestamptz") == [(expected,)]
+        assert run(connection, "SELECT date '2026-01-02', '24:00'::time") == [("2026-01-02", "24:00:00")]
 
 
 def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:

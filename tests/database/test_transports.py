@@ -31,7 +31,15 @@ from ewe.database.client import Client
 from ewe.database.daemon import Daemon as DaemonOfLines
 from ewe.database.dialing import PipeToDaemon, QueueToDaemon, connect_to_daemon
 from ewe.database.gateways import Gateway
-from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
+from ewe.database.protocol import (
+    ClientRequest,
+    DatabaseError,
+    FrameDecoder,
+    ServerResponse,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from ewe.database.settings import Settings
 from ewe.database.statement_processes import REOPEN_LOG, Channel, OrderExecutor
 from ewe.database.transports import parse_transport
@@ -491,6 +499,21 @@ def test_time_limits_hup_and_logs_reach_the_daemons(two: Daemons) -> None:
         return "syntax error" in two.log.read_text()
 
     wait_until(is_logged, 5)
+
+
+def test_bytes_behind_a_result_do_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client drops them with its connection."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    mine = iter([ours for ours, _ in pairs])
+    monkeypatch.setattr("ewe.database.client.connect_to_daemon", lambda address, timeout_s: next(mine))
+    answer, stray = (encode_response(ServerResponse(text, more=False)) for text in (b"own", b"other"))
+    for (_, theirs), data in zip(pairs, (answer + stray, answer), strict=True):
+        theirs.sendall(data)
+    with Client("unix:/not-used") as client:
+        assert list(client.ask(ONE)) == [b"own"]
+        assert list(client.ask(ONE)) == [b"own"]
+    for _, theirs in pairs:
+        theirs.close()
 
 
 def test_a_log_that_cannot_be_opened_again_ends_no_statement_process(

@@ -63,11 +63,17 @@ def test_no_call_sees_the_environment_of_another(
 
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize(
-    ("program", "printed"), [("environment_reader", "0\n"), ("environment_setenv", "Europe/Berlin -\n" * 3)]
+    ("program", "calls", "printed"),
+    [
+        ("environment_reader", CALLS, "0\n"),
+        ("environment_text", CALLS // 10, "0\n"),
+        ("environment_setenv", 0, "Europe/Berlin -\n" * 3),
+    ],
 )
-def test_the_environment_of_the_process_stays(tmp_path: Path, program: str, printed: str) -> None:
+def test_the_environment_of_the_process_stays(tmp_path: Path, program: str, calls: int, printed: str) -> None:
     """Other threads find the process's variables at any time: getenv() takes no lock, and may still read the list
-    of a call that has ended. A library's setenv() frees no list of the process.
+    of a call that has ended. None takes a part of a value for a variable. A library's setenv() frees no list of the
+    process.
 
     malloc() of these programs overwrites memory that is freed, so that a read of it does not go unnoticed.
     """
@@ -75,7 +81,7 @@ def test_the_environment_of_the_process_stays(tmp_path: Path, program: str, prin
     build.compile_c(tmp_path / program, sources, (HEADER,))
     environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.perturb=165"}
     ended = subprocess.run(
-        [tmp_path / program, str(CALLS)], env=environment, capture_output=True, text=True, timeout=60
+        [tmp_path / program, str(calls)], env=environment, capture_output=True, text=True, timeout=60
     )
     assert (ended.returncode, ended.stdout) == (0, printed)
 

@@ -268,15 +268,16 @@ def test_a_next_server_that_misbehaves(start: Start, model: str, upstream: HTTPU
     wait_until(lambda: ask("/").startswith(b"HTTP/1.1 503 "), 10)
 
 
+@pytest.mark.parametrize("status", [204, 304])
 def test_a_body_that_no_response_has_is_not_the_answer_to_another_client(
-    start: Start, way_to_wait: str, upstream: HTTPUpstream
+    start: Start, way_to_wait: str, upstream: HTTPUpstream, status: int
 ) -> None:
-    """A 204 has no body, but this server sends one, once the next client has asked."""
+    """These responses have no body, but this server sends one, once the next client has asked."""
     other_has_asked = threading.Event()
 
     def framed(sock: socket.socket, asked: Asked) -> bool:
-        sock.sendall(b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n")
-        other_has_asked.wait(0.5)
+        sock.sendall(b"HTTP/1.1 %d \r\nTransfer-Encoding: chunked\r\n\r\n" % status)
+        other_has_asked.wait(20)
         with suppress(OSError):
             sock.sendall(OK + b"Content-Length: 6\r\n\r\nforged")
         return True
@@ -288,8 +289,11 @@ def test_a_body_that_no_response_has_is_not_the_answer_to_another_client(
 
     upstream.answers = {"/framed": framed, "/other": other}
     server = start(way_to_wait, "--proxy", f"/=http://127.0.0.1:{upstream.port}")
-    assert server.ask(request("/framed", "Connection: close")).startswith(b"HTTP/1.1 204 ")
-    assert server.ask(request("/other", "Connection: close")).endswith(b"\r\n\r\nown")
+    try:
+        assert server.ask(request("/framed", "Connection: close")).startswith(b"HTTP/1.1 %d " % status)
+        assert server.ask(request("/other", "Connection: close")).endswith(b"\r\n\r\nown")
+    finally:
+        other_has_asked.set()
 
 
 def test_kept_connections_and_what_is_sent_again(

@@ -462,6 +462,20 @@ def test_a_generator_may_write(written: bytes, blocks: list[bytes]) -> None:
     assert body == written + b"".join(blocks)
 
 
+def test_what_a_generator_writes_after_its_first_block_is_a_fault() -> None:
+    """It cannot precede the block: without a fault, the client would take the rest for the whole body."""
+
+    def application(environ: object, start_response: Callable[..., Any]) -> Iterator[bytes]:
+        write = start_response("200 OK", [])
+        yield b"one"
+        write(b"two")
+        yield b"three"
+
+    run = invocation(application)
+    assert b"".join(iter(run.more, b"")) == b"one"
+    assert "write() was called after the first block" in run.fault
+
+
 def test_a_205_has_no_content() -> None:
     def application(environ: object, start_response: Callable[..., object]) -> Iterator[bytes]:
         start_response("205 Reset Content", [])

@@ -118,8 +118,10 @@ def test_good_response_heads() -> None:
     assert parse_response_head(b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n\r\n").reusable
     assert not parse_response_head(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").reusable
     assert parse_response_head(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n").reusable
-    for framing in (b"Content-Length: 5", b"Transfer-Encoding: chunked"):  # of a body that a 204 cannot have
-        assert not parse_response_head(b"HTTP/1.1 204 No Content\r\n%b\r\n\r\n" % framing).reusable
+    assert parse_response_head(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n").reusable
+    chunked = b"Transfer-Encoding: chunked"  # of a body that these statuses cannot have
+    for framing in (b"204 A\r\nContent-Length: 5", b"204 A\r\n" + chunked, b"304 A\r\n" + chunked):
+        assert not parse_response_head(b"HTTP/1.1 %b\r\n\r\n" % framing).reusable
 
 
 @pytest.mark.parametrize("head", BAD_HEADS)
@@ -163,6 +165,28 @@ def test_a_path_of_the_settings_is_encoded_for_the_client() -> None:
     assert mapping.map_field("location", "/login", "a.org") == f"{encoded}/login"
     assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
     assert target_for(request(f"{encoded}/x"), "/日本 ü", "/") == "/x"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "encoded"),
+    [("/100%", "/100%25"), ("/a?b", "/a%3Fb"), ("/a#b", "/a%23b"), ("/a;b", "/a%3Bb"), ('/"<', "/%22%3C")],
+)
+def test_no_character_of_a_location_ends_the_path(prefix: str, encoded: str) -> None:
+    mapping = Mapping(prefix, "/", ("127.0.0.1:3000",))
+    assert mapping.map_field("location", "/x", "a.org") == f"{encoded}/x"
+    assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == f"a=b; Path={encoded}/"
+
+
+def test_an_upstream_may_encode_its_path_with_small_letters() -> None:
+    mapping = Mapping("/app", "/%C3%BC", ("127.0.0.1:3000",))
+    for encoded in ("/%c3%bc", "/%C3%bc"):
+        assert mapping.map_field("location", f"{encoded}/%c3?x", "a.org") == "/app/%c3?x"
+        assert mapping.map_field("set-cookie", f"a=b; Path={encoded}", "a.org") == "a=b; Path=/app"
+
+
+def test_the_path_of_a_cookie_is_the_one_that_browsers_send() -> None:
+    mapping = Mapping("/a:b&c[d]|e", "/", ("127.0.0.1:3000",))
+    assert mapping.map_field("set-cookie", "a=b; Path=/", "a.org") == "a=b; Path=/a:b&c[d]|e/"
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ int main(int count, char **words)
         libcgi_call call = {.variables = {block(i % 7 * 20 + 1), block(3)}};
         environment_enter(&call, 1000);
         environment_leave();
-        free((char *)call.variables[0]);
-        free((char *)call.variables[1]);
+        free(call.variables[0]);
+        free(call.variables[1]);
     }
     over = 1;
     for (int i = 0; i < 2; i++)
