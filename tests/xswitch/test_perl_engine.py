@@ -6,6 +6,7 @@ From the third request on a script may run from its compiled form: so each is as
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,17 @@ def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
                     0,
                     {"d": b"255", "p": b"child0", "e": b"3"}[last[0]],
                 )
+
+
+def test_a_script_that_cannot_be_opened_has_perls_reason(tmp_path: Path) -> None:
+    """The reason is the system's, and not that of what the engine did after it."""
+    loop = tmp_path / "loop.pl"
+    loop.symlink_to(loop)
+    reason = b'Can\'t open perl script "%s": Too many levels of symbolic links\n' % os.fsencode(loop)
+    with PatientDriver(PERL) as engine:
+        for _ in range(2):
+            answer = engine.ask(str(loop))
+            assert (answer.status, answer.errors) == (2, reason)
 
 
 def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:

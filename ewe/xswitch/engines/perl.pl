@@ -151,8 +151,8 @@ sub run_script {
     my ($file) = @_;
     my $code = XSwitch::State::code_of($file);
     $status = 0;
-    () = stat '';    # fails: -e _ tells nothing of another file
     if ($code) {
+        () = stat '';    # fails: -e _ tells nothing of another file
         $! = 0;
         XSwitch::State::compile_again() if (run_code($code) // 1) == 0;
     }
