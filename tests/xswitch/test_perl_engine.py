@@ -267,6 +267,16 @@ def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
         assert engine.ask(str(file)).output.endswith(b"changed")
 
 
+def test_a_script_whose_first_run_fails_stays_compiled(tmp_path: Path) -> None:
+    """Its database may be down for a moment; only a script that cannot be compiled is compiled at each request."""
+    file = tmp_path / "fails.pl"
+    file.write_text(f"use strict; {PERL_HEAD} die 'down' if $ENV{{DOWN}}; print ((CORE::caller(0))[3]);")
+    with PatientDriver(PERL, isolated("none", lang="")) as engine:
+        assert engine.ask(str(file), environment={"DOWN": "1"}).errors.startswith(b"down at ")
+        for _ in range(2):
+            assert engine.ask(str(file)).output.endswith(b"XSwitch::State::script")
+
+
 def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
     """The next program in the same process loads it, with the environment of the first one and the request."""
     library = tmp_path / "library"
