@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import needs
 from support.accounts import two_users
 from support.engines import PATH, answer_of_process
 from support.proc import alive, children_of
@@ -24,6 +25,7 @@ from support.xswitch_client import HEAD, XSwitch, xswitch
 from ewe.config.messages import ConfigError
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.privileged.namespaces import namespace_obstacle
 from ewe.xswitch.privileged.preloaded import PreloadedParent
 from ewe.xswitch.process import KEYCTL_NUMBERS, Account, EngineLimits
 from ewe.xswitch.settings import from_toml
@@ -221,6 +223,51 @@ environment = {{ PYTHONPATH = "{directory}" }}
             assert running.ask(use).text == "second\n", running.log()
             os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
             wait_until(lambda: not running.engines(), 20)
+        assert running.log().count(f"{module} has changed since it was preloaded") == 1
+
+
+# An installed module of each language, and a script that uses it
+INSTALLED = {
+    "python": (
+        "mine.py",
+        "NAME = 'preloaded'\n",
+        f"import mine\nprint('{HEAD}')\nprint(mine.NAME)\n",
+        "PYTHONPATH",
+    ),
+    "perl": (
+        "mine.pm",
+        "package mine; sub name { 'preloaded' } 1;\n",
+        f'use mine; print "{HEAD}\\n", mine::name(), "\\n";',
+        "PERL5LIB",
+    ),
+}
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("language", "setting"), [("python", ""), ("perl", ""), ("python", "private = true\n")]
+)
+def test_a_preloaded_module_that_the_user_may_not_examine_stays(
+    library: Path, language: str, setting: str
+) -> None:
+    """`pip` of root may have installed it with umask 077, or it lies where private engines see nothing.
+
+    Perl's parent starts no private engines.
+    """
+    if setting and (obstacle := namespace_obstacle()):
+        needs.lacks("root", obstacle)
+    directory = library / "site-packages"
+    directory.mkdir(mode=0o755 if setting else 0o700)
+    module, text, script, variable = INSTALLED[language]
+    (directory / module).write_text(text)
+    table = f"""{setting}[engines.{language}]
+isolation = "none"
+preload = ["mine"]
+environment = {{ {variable} = "{directory}" }}
+"""
+    with two_users() as (alice, _), xswitch(table) as running:
+        use = alice.write(f"use.{'py' if language == 'python' else 'pl'}", script)
+        assert running.ask(use).text == "preloaded\n", running.log()
 
 
 class Forking:

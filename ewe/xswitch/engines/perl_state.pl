@@ -326,7 +326,17 @@ sub note_modules {
 sub libraries_changed {
     return 0 if ($checked_at // 0) == time;
     $checked_at = time;
-    return grep { $signatures{$_} ne signature($_) } keys %signatures;
+    return defined changed_library();
+}
+
+# Return the file of an installed module that has changed since it was loaded; nothing without one. A preloaded
+# parent may have read files that this user may not examine: they count as unchanged.
+sub changed_library {
+    for my $file (keys %signatures) {
+        my $now = signature($file);
+        return $file if $now ne $signatures{$file} && ($now ne '' || $! != POSIX::EACCES());
+    }
+    return undef;
 }
 
 # Return values that differ when a file does. An edit can keep the size and reset mtime, but not ctime.
