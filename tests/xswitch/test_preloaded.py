@@ -270,6 +270,27 @@ environment = {{ {variable} = "{directory}" }}
         assert running.ask(use).text == "preloaded\n", running.log()
 
 
+@pytest.mark.parametrize("variable", ["HOME", "PYTHONUSERBASE"])
+def test_a_parent_runs_no_code_of_an_account(library: Path, variable: str) -> None:
+    """The packages of an account belong to its engines, whatever `environment` names: the parent is root's."""
+    command = ["python3", "-c", "import site; print(site.getusersitepackages())"]
+    environment = {"PATH": PATH, variable: str(library)}
+    directory = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    packages = Path(directory.stdout.strip())
+    packages.mkdir(parents=True)
+    ran = library / "ran"
+    (packages / "mine.pth").write_text(f"import os; open({str(ran)!r}, 'a').write(f'{{os.getpid()}} ')\n")
+    ran.touch()
+    ran.chmod(0o666)
+    table = f"""[engines.python]
+environment = {{ {variable} = "{library}" }}
+"""
+    with xswitch(table) as running:
+        assert running.ask(running.script(*SCRIPTS["python"])).status == 200, running.log()
+        parent = parent_of(running, "python")
+        assert parent and str(parent) not in ran.read_text().split()
+
+
 class Forking:
     """A preloaded parent that has been sent an order, as suexecme does. ours: our end of its channel.
 
