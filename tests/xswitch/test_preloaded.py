@@ -23,6 +23,7 @@ from support.server import ROOT, wait_until
 from support.xswitch_client import HEAD, XSwitch, xswitch
 
 from ewe.config.messages import ConfigError
+from ewe.server import privileges
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.privileged.namespaces import namespace_obstacle
@@ -138,7 +139,10 @@ def test_a_script_finds_the_interpreter_of_a_process(preload: str, isolation: st
     """Signals, encodings and search paths: an engine that was forked from a parent has them, too."""
     with xswitch(f'preload = {preload}\n[engines.python]\nisolation = "{isolation}"\n') as running:
         script = running.script("state.py", STATE)
-        alone = answer_of_process(["python3"], script, {"HOME": "/nonexistent"})
+        # The packages of the account's `pip install --user` are on its search path
+        look = f"import os, pwd\nprint('{HEAD}')\nprint(pwd.getpwuid(os.getuid()).pw_dir, end='')\n"
+        home = running.ask(running.script("home.py", look)).text
+        alone = answer_of_process(["python3"], script, {"HOME": home})
         for _ in range(2):
             reply = running.ask(script)
             assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
@@ -430,5 +434,6 @@ def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
     assert table and close_range
     numbers = dict(re.findall(r"(\w+) => (\d+)", table[1]))
     assert len(numbers) == 7 and numbers.items() <= known.items()
-    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine]
+    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine] == privileges.KEYCTL_NUMBERS[machine]
+    assert privileges.KEYCTL_NUMBERS == KEYCTL_NUMBERS
     assert known["close_range"] == close_range[1]
