@@ -755,6 +755,24 @@ def test_a_process_that_has_given_up_root_has_no_key_of_root() -> None:
     assert rest == ["False", str(pwd.getpwnam("nobody").pw_uid)], done.stderr
 
 
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("library", ["_ctypes", "ctypes"])
+def test_a_python_without_ctypes_does_not_give_up_root(library: str) -> None:
+    """A file with `_ctypes` may be lacking in a Python that was built without libffi."""
+    if sys.platform != "linux" or os.uname().machine not in KEYCTL_NUMBERS:
+        needs.lacks("root", "no keyrings whose system calls have known numbers")
+    program = (
+        f"import sys; sys.modules[{library!r}] = None\nfrom ewe.server.privileges import become\n"
+        "from ewe.streams.listener import StartError\ntry: become('nobody', None)\n"
+        "except StartError as reason: print(reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == (
+        "root cannot become nobody: the session keyring cannot be left: Python lacks ctypes (user, group)\n"
+    ), done.stderr
+
+
 def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
