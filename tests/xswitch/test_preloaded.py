@@ -276,7 +276,7 @@ environment = {{ {variable} = "{directory}" }}
 
 @pytest.mark.parametrize("variable", ["HOME", "PYTHONUSERBASE"])
 def test_a_parent_runs_no_code_of_an_account(library: Path, variable: str) -> None:
-    """The packages of an account belong to its engines, whatever `environment` names: the parent is root's."""
+    """Packages of an account belong to its engines, also if `environment` names a home: the parent is root's."""
     command = ["python3", "-c", "import site; print(site.getusersitepackages())"]
     environment = {"PATH": PATH, variable: str(library)}
     directory = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

@@ -50,8 +50,8 @@ class PreloadedParent:
         # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
         # The parent keeps suexecme's uid: name and home are only for its environment. Python must add no packages
-        # of an account, whatever `environment` says: root would run their .pth files. The home is therefore no
-        # directory. The engine adds the packages of its user.
+        # of an account, also if `environment` names a home: root would run their .pth files. The home is therefore
+        # no directory. The engine adds the packages of its user.
         own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/nonexistent")
         variables = {name: value for name, value in kind.variables.items() if name not in PACKAGES_VARIABLES}
         with child_end:
