@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import pwd
 
 # keyctl(2), for which the C library has no function: its number on 64-bit machines, and its first argument
-KEYCTL_NUMBERS = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+KEYCTL_NUMBERS = {
+    "x86_64": 250, "aarch64": 219, "loongarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280,
+}  # fmt: skip
 JOIN_SESSION_KEYRING = 1
 
 
@@ -32,7 +34,9 @@ def become(user: str | None, group: str | None) -> None:
             leave_session_keyring()
             os.setuid(account.pw_uid)
     except OSError as reason:  # such as EPERM, in a container without the capability SETUID
-        raise StartError(f"root cannot become {user or group}: {reason.strerror} (user, group)") from None
+        raise StartError(
+            f"root cannot become {user or group}: {reason.strerror or reason} (user, group)"
+        ) from None
 
 
 def leave_session_keyring() -> None:
@@ -41,18 +45,21 @@ def leave_session_keyring() -> None:
     The session keyring of root may have keys, and each process that has the keyring may read them, also as another
     user. A system without keyrings has none to leave, nor has a container that forbids the call.
     """
-    import ctypes  # here alone: a server that stays its user's does not need it
-
     number = (
         KEYCTL_NUMBERS.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 1 << 32 else None
     )
     if number is None:
         return
+    try:
+        import ctypes  # here alone: a server that stays its user's does not need it
+    except ImportError:
+        raise OSError(errno.ENOSYS, "the session keyring cannot be left: Python lacks ctypes") from None
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None) < 0:
         error = ctypes.get_errno()
         if error not in (errno.ENOSYS, errno.EPERM):
-            raise OSError(error, os.strerror(error), "session keyring")
+            # EDQUOT: root has too many keys
+            raise OSError(error, f"{os.strerror(error)}: session keyring, see sysctl kernel.keys")
 
 
 def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | None, int]:

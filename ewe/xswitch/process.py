@@ -28,7 +28,9 @@ END_OF_DESCRIPTORS = 1 << 20  # above all numbers of descriptors: the kernel's d
 
 CLONE_NEWNS = 0x00020000  # <linux/sched.h>
 # keyctl(2), for which the C library has no function: its number on 64-bit machines, and its first argument
-KEYCTL_NUMBERS = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+KEYCTL_NUMBERS = {
+    "x86_64": 250, "aarch64": 219, "loongarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280,
+}  # fmt: skip
 JOIN_SESSION_KEYRING = 1
 libc = ctypes.CDLL(None, use_errno=True)
 prctl = libc.prctl
@@ -173,7 +175,8 @@ def leave_session_keyring() -> None:
         return
     error = ctypes.get_errno()
     if error not in (errno.ENOSYS, errno.EPERM):
-        raise OSError(error, os.strerror(error), "session keyring")
+        # EDQUOT: root has too many keys
+        raise OSError(error, f"{os.strerror(error)}: session keyring, see sysctl kernel.keys")
 
 
 def enter_namespace(namespace: str) -> None:

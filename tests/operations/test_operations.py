@@ -28,7 +28,7 @@ from support.wire import read_response
 from ewe import logger
 from ewe.config.settings import Config
 from ewe.log_files import LogFile, first_changeable_directory
-from ewe.server.privileges import become
+from ewe.server.privileges import KEYCTL_NUMBERS, become
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.run import StartError, managed_programs, pid_file, serve_with_xswitch
 from ewe.streams.systemd import notify
@@ -746,11 +746,31 @@ print(find(), os.getuid())
 @pytest.mark.needs("root")
 def test_a_process_that_has_given_up_root_has_no_key_of_root() -> None:
     """Otherwise a CGI script could read the keys of the log-in that has started ewe (keyrings(7))."""
+    if sys.platform != "linux" or os.uname().machine not in KEYCTL_NUMBERS:
+        needs.lacks("root", "no keyrings whose system calls have known numbers")
     done = subprocess.run([sys.executable, "-c", KEY_OF_ROOT], cwd=ROOT, capture_output=True, text=True)
     first, *rest = done.stdout.split()
     if first == "False":
         needs.lacks("root", "no keyrings that this account may use")
     assert rest == ["False", str(pwd.getpwnam("nobody").pw_uid)], done.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("library", ["_ctypes", "ctypes"])
+def test_a_python_without_ctypes_does_not_give_up_root(library: str) -> None:
+    """A file with `_ctypes` may be lacking in a Python that was built without libffi."""
+    if sys.platform != "linux" or os.uname().machine not in KEYCTL_NUMBERS:
+        needs.lacks("root", "no keyrings whose system calls have known numbers")
+    program = (
+        f"import sys; sys.modules[{library!r}] = None\nfrom ewe.server.privileges import become\n"
+        "from ewe.streams.listener import StartError\ntry: become('nobody', None)\n"
+        "except StartError as reason: print(reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == (
+        "root cannot become nobody: the session keyring cannot be left: Python lacks ctypes (user, group)\n"
+    ), done.stderr
 
 
 def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

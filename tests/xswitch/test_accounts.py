@@ -209,6 +209,7 @@ print(ctypes.CDLL(None).syscall({KEYCTL}, 10, -3, b"user", b"{KEY}", 0))
 }
 
 
+@pytest.mark.needs("Perl")
 @pytest.mark.parametrize("preload", ["true", "false"])
 def test_alice_finds_no_key_of_root(users: tuple[User, User], preload: str) -> None:
     """A process that has root's session keyring may read its keys, whatever its user (keyrings(7))."""

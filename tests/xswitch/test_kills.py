@@ -178,7 +178,8 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """A supervisor for which the machine has no more processes; its methods are not those of a real one."""
     monkeypatch.setattr(supervisor, "RETRY_S", 0)
     monkeypatch.setattr(supervisor, "become_subreaper", Mock())
-    monkeypatch.setattr(signal, "pthread_sigmask", Mock())
+    for name in ("pthread_sigmask", "signal"):
+        monkeypatch.setattr(signal, name, Mock())
     made = Supervisor.__new__(Supervisor)
     made.parent, made.log, made.settings = 0, Mock(), Settings(cgroup="off")
     made.end_children = made.close = made.announce_start = Mock()  # type: ignore[method-assign]

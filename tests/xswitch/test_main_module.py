@@ -181,6 +181,23 @@ def test_an_idle_engine_ends_if_another_lacks_a_descriptor(
     assert refused.ended.startswith("Status: 503") and not client.ended
 
 
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
+def test_an_idle_engine_does_not_end_if_another_lacks_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Its memory is free only later: one request would end the idle engines of all users."""
+    _, exchange = bench.exchange()
+    exchange.identified()
+    bench.start_engine(1 << 30)
+    [idle] = bench.switch.scheduler.engines
+    idle.take_exchange()
+    bench.switch.scheduler.release(idle)
+    monkeypatch.setattr(socket, "socketpair", Mock(side_effect=OSError(number, os.strerror(number))))
+    refused, exchange = bench.exchange("perl", user="bob")
+    exchange.identified()
+    assert refused.ended.startswith("Status: 503") and idle in bench.switch.scheduler.engines
+
+
 def test_the_socket_of_an_engine_leaves_no_directory_where_no_descriptor_is_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ From the third request on a script may run from its compiled form: so each is as
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,17 @@ def test_a_forked_child_does_not_answer(tmp_path: Path) -> None:
                 )
 
 
+def test_a_script_that_cannot_be_opened_has_perls_reason(tmp_path: Path) -> None:
+    """The reason is the system's, and not that of what the engine did after it."""
+    loop = tmp_path / "loop.pl"
+    loop.symlink_to(loop)
+    reason = b'Can\'t open perl script "%s": Too many levels of symbolic links\n' % os.fsencode(loop)
+    with PatientDriver(PERL) as engine:
+        for _ in range(2):
+            answer = engine.ask(str(loop))
+            assert (answer.status, answer.errors) == (2, reason)
+
+
 def test_a_body_ends_whatever_came_before(tmp_path: Path) -> None:
     files = {
         "read.pl": f"{PERL_HEAD} print <STDIN>;",
@@ -253,6 +265,16 @@ def test_what_stays_compiled(tmp_path: Path, text: str, stays: bool) -> None:
         assert said == [b"(eval)", *[b"XSwitch::State::script" if stays else b"(eval)"] * 3]
         file.write_text(f"{PERL_HEAD} print 'changed'")
         assert engine.ask(str(file)).output.endswith(b"changed")
+
+
+def test_a_script_whose_first_run_fails_stays_compiled(tmp_path: Path) -> None:
+    """Its database may be down for a moment; only a script that cannot be compiled is compiled at each request."""
+    file = tmp_path / "fails.pl"
+    file.write_text(f"use strict; {PERL_HEAD} die 'down' if $ENV{{DOWN}}; print ((CORE::caller(0))[3]);")
+    with PatientDriver(PERL, isolated("none", lang="")) as engine:
+        assert engine.ask(str(file), environment={"DOWN": "1"}).errors.startswith(b"down at ")
+        for _ in range(2):
+            assert engine.ask(str(file)).output.endswith(b"XSwitch::State::script")
 
 
 def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:

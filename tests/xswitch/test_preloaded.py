@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import needs
 from support.accounts import two_users
 from support.engines import PATH, answer_of_process
 from support.proc import alive, children_of
@@ -22,8 +23,10 @@ from support.server import ROOT, wait_until
 from support.xswitch_client import HEAD, XSwitch, xswitch
 
 from ewe.config.messages import ConfigError
+from ewe.server import privileges
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.privileged.namespaces import namespace_obstacle
 from ewe.xswitch.privileged.preloaded import PreloadedParent
 from ewe.xswitch.process import KEYCTL_NUMBERS, Account, EngineLimits
 from ewe.xswitch.settings import from_toml
@@ -136,7 +139,10 @@ def test_a_script_finds_the_interpreter_of_a_process(preload: str, isolation: st
     """Signals, encodings and search paths: an engine that was forked from a parent has them, too."""
     with xswitch(f'preload = {preload}\n[engines.python]\nisolation = "{isolation}"\n') as running:
         script = running.script("state.py", STATE)
-        alone = answer_of_process(["python3"], script, {"HOME": "/nonexistent"})
+        # The packages of the account's `pip install --user` are on its search path
+        look = f"import os, pwd\nprint('{HEAD}')\nprint(pwd.getpwuid(os.getuid()).pw_dir, end='')\n"
+        home = running.ask(running.script("home.py", look)).text
+        alone = answer_of_process(["python3"], script, {"HOME": home})
         for _ in range(2):
             reply = running.ask(script)
             assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()
@@ -221,6 +227,72 @@ environment = {{ PYTHONPATH = "{directory}" }}
             assert running.ask(use).text == "second\n", running.log()
             os.kill(int(running.engines()[0]["pid"]), signal.SIGKILL)
             wait_until(lambda: not running.engines(), 20)
+        assert running.log().count(f"{module} has changed since it was preloaded") == 1
+
+
+# An installed module of each language, and a script that uses it
+INSTALLED = {
+    "python": (
+        "mine.py",
+        "NAME = 'preloaded'\n",
+        f"import mine\nprint('{HEAD}')\nprint(mine.NAME)\n",
+        "PYTHONPATH",
+    ),
+    "perl": (
+        "mine.pm",
+        "package mine; sub name { 'preloaded' } 1;\n",
+        f'use mine; print "{HEAD}\\n", mine::name(), "\\n";',
+        "PERL5LIB",
+    ),
+}
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("language", "setting"), [("python", ""), ("perl", ""), ("python", "private = true\n")]
+)
+def test_a_preloaded_module_that_the_user_may_not_examine_stays(
+    library: Path, language: str, setting: str
+) -> None:
+    """`pip` of root may have installed it with umask 077, or it lies where private engines see nothing.
+
+    Perl's parent starts no private engines.
+    """
+    if setting and (obstacle := namespace_obstacle()):
+        needs.lacks("root", obstacle)
+    directory = library / "site-packages"
+    directory.mkdir(mode=0o755 if setting else 0o700)
+    module, text, script, variable = INSTALLED[language]
+    (directory / module).write_text(text)
+    table = f"""{setting}[engines.{language}]
+isolation = "none"
+preload = ["mine"]
+environment = {{ {variable} = "{directory}" }}
+"""
+    with two_users() as (alice, _), xswitch(table) as running:
+        use = alice.write(f"use.{'py' if language == 'python' else 'pl'}", script)
+        assert running.ask(use).text == "preloaded\n", running.log()
+
+
+@pytest.mark.parametrize("variable", ["HOME", "PYTHONUSERBASE"])
+def test_a_parent_runs_no_code_of_an_account(library: Path, variable: str) -> None:
+    """Packages of an account belong to its engines, also if `environment` names a home: the parent is root's."""
+    command = ["python3", "-c", "import site; print(site.getusersitepackages())"]
+    environment = {"PATH": PATH, variable: str(library)}
+    directory = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    packages = Path(directory.stdout.strip())
+    packages.mkdir(parents=True)
+    ran = library / "ran"
+    (packages / "mine.pth").write_text(f"import os; open({str(ran)!r}, 'a').write(f'{{os.getpid()}} ')\n")
+    ran.touch()
+    ran.chmod(0o666)
+    table = f"""[engines.python]
+environment = {{ {variable} = "{library}" }}
+"""
+    with xswitch(table) as running:
+        assert running.ask(running.script(*SCRIPTS["python"])).status == 200, running.log()
+        parent = parent_of(running, "python")
+        assert parent and str(parent) not in ran.read_text().split()
 
 
 class Forking:
@@ -362,5 +434,6 @@ def test_system_calls_have_their_numbers(machine: str, header: str) -> None:
     assert table and close_range
     numbers = dict(re.findall(r"(\w+) => (\d+)", table[1]))
     assert len(numbers) == 7 and numbers.items() <= known.items()
-    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine]
+    assert int(known["keyctl"]) == KEYCTL_NUMBERS[machine] == privileges.KEYCTL_NUMBERS[machine]
+    assert privileges.KEYCTL_NUMBERS == KEYCTL_NUMBERS
     assert known["close_range"] == close_range[1]

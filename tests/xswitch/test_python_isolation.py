@@ -529,6 +529,39 @@ def test_scripts_as_people_write_them_run_in_the_engine(tmp_path: Path) -> None:
             assert int(engine.ask(str(script)).output.split()[-1]) == engine.pid, name
 
 
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("open(200)", False),
+        ("open(file=200, mode='w')", False),
+        ("os.stat(path=200)", False),
+        ("NUMBER = 200\n    open(NUMBER, 'w')", False),
+        ("codecs.open(200)", False),
+        ("fcntl.flock(200, fcntl.LOCK_EX)", False),
+        ("subprocess.run(['true'], stdout=200)", False),
+        ("subprocess.run(['true'], pass_fds=(200,))", False),
+        ("os.access('/', os.R_OK, dir_fd=200)", False),
+        ("open(file='/dev/null', buffering=4096).close()", True),
+        ("name = '/dev/null'\n    fcntl.flock(open(name), fcntl.LOCK_EX)", True),
+        ("subprocess.run(['true'], stdout=2, timeout=60)", True),
+        ("os.umask(0o77)", True),
+    ],
+)
+def test_a_script_that_names_a_descriptor_by_its_number_is_forked(
+    tmp_path: Path, text: str, stays: bool
+) -> None:
+    """The number may be that of one of the engine's own descriptors."""
+    file = tmp_path / "script.py"
+    file.write_text(
+        f"import codecs, fcntl, os, subprocess\nprint({HEAD!r})\nprint(os.getpid())\n"
+        f"try:\n    {text}\nexcept Exception: pass\n"
+    )
+    with Driver(PYTHON, isolated("auto")) as engine:
+        answer = engine.ask(str(file))
+        assert answer.status == 0, answer
+        assert (answer.output.split()[-1] == b"%d" % engine.pid) == stays
+
+
 def test_samples_run_in_the_engine(tmp_path: Path) -> None:
     with Driver(PYTHON, isolated("auto")) as engine:
         for sample in sorted((ROOT / "cgi-bin").iterdir()):

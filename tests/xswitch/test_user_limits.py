@@ -437,6 +437,7 @@ print 'it goes on';
 
 
 @pytest.mark.starts_processes
+@pytest.mark.needs("Perl")
 def test_a_plain_program_reads_that_its_file_is_too_large(tmp_path: Path) -> None:
     """The engine `cgi` gives a program the signals of a new process, except for the one of this limit."""
     program = tmp_path / "program"

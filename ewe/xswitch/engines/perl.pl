@@ -151,16 +151,16 @@ sub run_script {
     my ($file) = @_;
     my $code = XSwitch::State::code_of($file);
     $status = 0;
-    () = stat '';    # fails: -e _ tells nothing of another file
     if ($code) {
+        () = stat '';    # fails: -e _ tells nothing of another file
         $! = 0;
-        XSwitch::State::compile_again() if (run_code($code) // 1) == 0;
+        XSwitch::State::note_failure() if (run_code($code) // 1) == 0;
     }
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
-# Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them: 0 after
-# die or an error, undef after exit.
+# Call code as perl runs a file: exit and die end it, and set the status. Return 1 if it came to its end, 0 after die or
+# an error, undef after exit, and after last, next or redo outside of a loop.
 sub run_code {
     my ($code) = @_;
     my ($well, $begun);

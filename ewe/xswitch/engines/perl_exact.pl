@@ -42,9 +42,11 @@ my $REACHES = qr{
     | \b(?:seek|tell|stat|fileno)\b\W*DATA\b | \blib\s*-> | ->\s*(?:un)?import\b | [\$\@%&*]\{?\s*(?:main)?(?:::)?INC\b
     | (?:$BEGINS|[(,=\\]\s*|\blocal\s*)\*(?:\{|\$|$NAME\s*=(?!=|~)) | \$\{?\^(?![TOXVFW]\b)
     | \b(?:open|close)\b\W{0,3}STD(?:IN|OUT|ERR)\b | \bopen\b[^;]*?["'][<>+\s]*-\s*["'] | <(?:ARGV)?> | <<>>
-    | \bPOSIX\s*(?:::|')\s*close\b | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
+    | \bPOSIX\s*(?:::|')\s*(?:close|dup|lseek|read|write)\b | (?<![\$\@%&>\w])(?:dup|lseek)\s*[(\d\$] | \bCwd\s*(?:::|')\s*chdir\b | \b(?:overload|mro)\s*(?:::|')
     | [\$%]\{?\s*::\s*(?!\w)    # a table of names
-    | [<>]&=?["'\s,]*(?:[3-9]|\d\d|\$)    # by its number: it may be the engine's own
+    # A descriptor by its number, which may be the engine's own. A mode stands alone before a standard descriptor
+    | \b(?:fdopen|new_from_fd)\b | ->\s*can\b | [<>]&=?["'\s,]*(?:[3-9]|\d\d|[\$\@])
+    | ["'(\{]\s*(?:\+?[<>]|>>)&=?\s*["')\}](?!\s*,\s*(?:[0-2]\s*(?:[;),|]|or\b|$)|\\?\*?STD(?:IN|OUT|ERR)\b))
     | \$(?:\^[OXV]|[:<>()])\s*=(?![=~]) | =\s*\(?\s*times\b
     # s///ee, but neither "->encode" nor an "else" behind a brace
     | (?:[/\}\])|!\#~,]|(?<!-)>)(?!else\b)[msixpodualngcr]*e[msixpodualngcr]*e[msixpodualngcer]*\b
@@ -80,7 +82,7 @@ sub is_exact {
         return 0 unless $named{$module};
         next if $module eq 'constant' || $module eq 'vars';
         return 0 if $word ne 'require' && ($imports =~ /[\$\@%&*]\w/ || $module eq 'CGI' && $imports =~ /['"(\s]-/);
-        return 0 if $imports =~ /\b(?:close|chdir)\b/;    # of POSIX and of Cwd
+        return 0 if $imports =~ /\b(?:close|chdir|read|write)\b/;    # of POSIX and of Cwd
         $used{$module} = 1;
     }
     while ($text =~ /$PATH/g) {

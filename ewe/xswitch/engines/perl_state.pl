@@ -8,7 +8,8 @@ package XSwitch::State;
 
 # Code above `use strict`: no variable of the engine is visible to a script here, and no pragma applies.
 sub evaluate {
-    eval "package main;\n#line 1 \"$XSwitch::State::name\"\n$XSwitch::State::source";
+    $XSwitch::State::compiled = 0;
+    eval "package main; \$XSwitch::State::compiled = 1;\n#line 1 \"$XSwitch::State::name\"\n$XSwitch::State::source";
     $XSwitch::State::error = $@;    # a second die would call the script's handler a second time
 }
 sub compile {
@@ -25,7 +26,8 @@ use POSIX ();
 use Time::HiRes ();
 
 our ($file, $source, $error);    # the script; input of the two functions above, and output of the first
-our $name;    # of the file, as a line of the source can have it
+our $compiled;    # has evaluate() compiled the source, and begun to run it?
+our $name;    # of the file, with ? for quotes and line breaks, for #line
 my $MAX_SCRIPTS = 500;     # scripts whose compiled form is kept
 my $CLOSE_RANGE = 436;     # close_range(2)
 my $IMPORTED = 0x70;       # flags of a glob: GVf_IMPORTED_SV, _AV and _HV
@@ -54,7 +56,7 @@ my $has_unlisted = 0;      # has a script loaded a module that perl_exact.pl doe
 my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
 my %module_overrides;      # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
-my %ignored;               # signals that this process ignored from its start, such as XFSZ with a limit of files
+my %ignored;               # signals that this process ignored from its start, such as XFSZ with `file-size`
 
 # Note the state of the interpreter before any script has run.
 sub note_initial_state {
@@ -88,9 +90,9 @@ sub code_of {
     return $current->{code} || \&evaluate;
 }
 
-# Compile the present script again each time: its first run has failed. A brace too many, "} {", would be no error in
-# compile().
-sub compile_again { $current->{unsure} = 1 if $current && !$current->{code} }
+# The present script has failed: if evaluate() could not compile it, do so again each time. A brace too many, "} {",
+# would be no error in compile().
+sub note_failure { $current->{unsure} = 1 if $current && !$current->{code} && !$compiled }
 
 # May this script run in this process (perl_exact.pl)? A script that cannot be read may, to report the error.
 sub is_exact {
@@ -324,7 +326,17 @@ sub note_modules {
 sub libraries_changed {
     return 0 if ($checked_at // 0) == time;
     $checked_at = time;
-    return grep { $signatures{$_} ne signature($_) } keys %signatures;
+    return defined changed_library();
+}
+
+# Return the file of an installed module that has changed since it was loaded; nothing without one. A preloaded
+# parent may have read files that this user may not examine: they count as unchanged.
+sub changed_library {
+    for my $file (keys %signatures) {
+        my $now = signature($file);
+        return $file if $now ne $signatures{$file} && ($now ne '' || $! != POSIX::EACCES());
+    }
+    return undef;
 }
 
 # Return values that differ when a file does. An edit can keep the size and reset mtime, but not ctime.

@@ -33,6 +33,8 @@ my %RESOURCES = (cpu => 0, file_size => 1, core => 4, processes => 6, files => 7
 my ($PDEATHSIG, $DUMPABLE, $SUBREAPER, $NO_NEW_PRIVS) = (1, 4, 36, 38);    # <sys/prctl.h>
 my ($SOL_SOCKET, $SCM_RIGHTS, $MSG_CMSG_CLOEXEC) = (1, 1, 0x40000000);    # <sys/socket.h>
 my $JOIN_SESSION_KEYRING = 1;    # <linux/keyctl.h>
+my $STALE =
+    'has changed since it was preloaded; until X-Switch is restarted, new engines load their modules themselves';
 my ($CONTROL, $CANNOT_START, $MAX_ORDER) = (3, 127, 65536);
 
 my $machine = (POSIX::uname())[4];
@@ -58,8 +60,11 @@ sub main {
     }
     XSwitch::State::note_modules();
     my $suexecme = getppid;
+    my $is_stale = 0;
     while (my ($text, @descriptors) = receive_order()) {
         my $order = JSON::PP::decode_json($text);
+        my $changed = $is_stale ? undef : XSwitch::State::changed_library();
+        if (defined $changed) { $is_stale = 1; print STDERR "$changed $STALE\n" }
         my $between = fork;
         if (defined $between && !$between) {
             $between = $$;

@@ -24,6 +24,7 @@ import time
 
 MAX_MESSAGE_BYTES, MAX_DESCRIPTORS = 64 * 1024, 4  # of one order: ewe/xswitch/channel.py has the same limits
 ADOPTION_CHECK_S = 0.0002  # seconds between two checks whether suexecme has adopted this process
+STALE = "has changed since it was preloaded; until X-Switch is restarted, new engines load their modules themselves"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -51,6 +52,7 @@ def main():
     engine.state.note_initial_state()
     suexecme = os.getppid()
     orders = socket.socket(fileno=0)
+    is_stale = False
     while True:
         try:
             data, descriptors, _, _ = socket.recv_fds(orders, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS)
@@ -59,6 +61,9 @@ def main():
         if not data:
             return
         order = json.loads(data)
+        if not is_stale and (changed := engine.state.changed_library()):
+            is_stale = True
+            print(f"{changed} {STALE}", file=sys.stderr)
         middle_pid = fork(orders)  # 0 in the child, -1 if there is none
         if not middle_pid:
             middle_pid = os.getpid()
@@ -101,6 +106,8 @@ def run_engine(process, engine, order, descriptors, middle_pid, suexecme):
         process.prepare_process({0: data, 1: data, 2: errors, process.CONTROL_DESCRIPTOR: control})
         limits = process.EngineLimits(**order["limits"])
         process.become(account, limits, order.get("cgroup", ""), order.get("namespace", ""))
+        if order.get("namespace"):
+            engine.state.forget_hidden_libraries()
         # prepare_process() has set the default actions. Python ignores some signals, SIGPIPE for example
         engine.state.restore_signal_handlers()
         process.prctl(process.PR_SET_DUMPABLE, 1, 0, 0, 0)  # the user owns /proc/self, as after execve(2)

@@ -55,8 +55,12 @@ METHODS_GIVEN_CLASSES = {"__aexit__", "__exit__", "__mro_entries__", "__subclass
 CLASS_PASSING_NAMES = {"contextlib.ExitStack", "sys.exc_info", "sys.excepthook"}
 # Functions that take a descriptor: by its number, a script could reach one of the engine's own
 DESCRIPTOR_FUNCTIONS = {
-    "io.open", "os.chdir", "os.chmod", "os.fstat", "os.fsync", "os.isatty", "os.listdir", "os.read", "os.scandir",
-    "os.stat", "os.truncate", "os.utime", "os.write",
+    "codecs.open", "fcntl.flock", "fcntl.lockf", "io.open", "os.chdir", "os.chmod", "os.fstat", "os.fsync",
+    "os.isatty", "os.listdir", "os.read", "os.scandir", "os.stat", "os.truncate", "os.utime", "os.write",
+}  # fmt: skip
+# Arguments of open() and of functions of the library that may be a descriptor
+DESCRIPTOR_ARGUMENTS = {
+    "dir_fd", "dst_dir_fd", "fd", "file", "filename", "path", "src_dir_fd", "stderr", "stdin", "stdout",
 }  # fmt: skip
 LAST_OF_SCRIPT = 2  # the last descriptor that each script has: standard error
 # Built-in functions that call a function, and pass it on to no other code
@@ -92,6 +96,7 @@ class SourceVisitor(ast.NodeVisitor):
         self.own_attributes = set()
         self.gets_unnamed_classes = False
         self.own_names = set()  # `self` of its methods, and names of its functions and classes
+        self.number_names = set()  # variables to which the file assigns the number of a descriptor
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 self.note_import(node)
@@ -101,6 +106,8 @@ class SourceVisitor(ast.NodeVisitor):
                 self.note_class(node)
             elif isinstance(node, FUNCTION_NODES):
                 self.own_names.add(node.name)
+            elif isinstance(node, ast.Assign) and self.is_descriptor(node.value):
+                self.number_names.update(name.id for name in node.targets if isinstance(name, ast.Name))
         self.own_names -= self.import_paths.keys()
         self.visit(tree)
 
@@ -272,11 +279,7 @@ class SourceVisitor(ast.NodeVisitor):
         ):
             self.note_table_change(function.value)
         name = function.id if isinstance(function, ast.Name) else ""
-        if node.args and (
-            name == "open" or not DESCRIPTOR_FUNCTIONS.isdisjoint(self.imported_paths(function))
-        ):
-            number = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-            self.always_forks |= isinstance(number, int) and number > LAST_OF_SCRIPT
+        self.check_descriptors(node, name == "open", self.imported_paths(function))
         if name == "getattr" and len(node.args) > 1:
             _object, attribute_name, *_ = node.args
             self.check_getattr_name(attribute_name)
@@ -286,6 +289,25 @@ class SourceVisitor(ast.NodeVisitor):
             kind = VALUE
         for part in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.note_use(part, kind)
+
+    def check_descriptors(self, node, is_open, paths):
+        """Note (always_forks) that a call gives a function the number of a descriptor that may be the engine's.
+
+        node: the call. is_open: it calls open(). paths: the imported names that the function may have.
+        """
+        numbers = node.args[:1] if is_open or not DESCRIPTOR_FUNCTIONS.isdisjoint(paths) else []
+        for keyword in node.keywords if is_open or paths else ():
+            if keyword.arg in DESCRIPTOR_ARGUMENTS:
+                numbers.append(keyword.value)
+            elif keyword.arg == "pass_fds" and isinstance(keyword.value, (ast.List, ast.Tuple)):
+                numbers += keyword.value.elts
+        self.always_forks |= any(map(self.is_descriptor, numbers))
+
+    def is_descriptor(self, node):
+        """Return whether an expression is the number of a descriptor that a script does not find open."""
+        if isinstance(node, ast.Name):
+            return node.id in self.number_names
+        return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > LAST_OF_SCRIPT
 
     def check_getattr_name(self, node):
         """Note (always_forks) that getattr() looks for a name that is not known, or leads to shared state."""

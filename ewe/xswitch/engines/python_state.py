@@ -166,10 +166,30 @@ def libraries_changed():
     if not signatures or now - libraries_checked_at < CHECK_S:
         return False
     libraries_checked_at = now
-    try:
-        return any(file_signature(file) != loaded for file, loaded in signatures.items())
-    except OSError:
-        return True
+    return changed_library() is not None
+
+
+def changed_library():
+    """Return the file of an installed module that has changed since its import; None without one.
+
+    A preloaded parent may have read files that this user may not examine: they count as unchanged.
+    """
+    for file, loaded_signature in signatures.items():
+        try:
+            if file_signature(file) != loaded_signature:
+                return file
+        except PermissionError:
+            pass
+        except OSError:
+            return file
+    return None
+
+
+def forget_hidden_libraries():
+    """Forget the files of installed modules that do not exist in the mount namespace of this process."""
+    for file in list(signatures):
+        if not os.path.lexists(file):
+            del signatures[file]
 
 
 # After a script: undo its changes

@@ -50,7 +50,7 @@ class UserCgroups:
 
     def __init__(self, base: str = "", reason: str = "", enforced: frozenset[str] = frozenset()) -> None:
         self.base, self.reason, self.enforced = base, reason, enforced
-        self.uids: set[int] = set()  # of the users whose cgroup was made, and is not removed yet
+        self.uids: set[int] = set()  # uids of users whose cgroup exists
         self.remove_all()  # of an earlier suexecme
 
     @classmethod

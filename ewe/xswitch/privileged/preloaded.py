@@ -30,6 +30,8 @@ PROGRAMS = {
     ".py": (f"{ENGINES}/preloaded_python.py",),
     ".pl": (f"{ENGINES}/preloaded_perl.pl",),
 }
+# By these, Python finds the packages of an account (`pip install --user`)
+PACKAGES_VARIABLES = "HOME", "PYTHONUSERBASE"
 
 
 class PreloadedParent:
@@ -47,13 +49,15 @@ class PreloadedParent:
         _, extension = os.path.splitext(engine_file)
         # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
-        # The parent keeps suexecme's uid: name and home are only for its environment. No directory is the home, so
-        # that Python adds no packages of an account. The engine adds the packages of its user.
+        # The parent keeps suexecme's uid: name and home are only for its environment. Python must add no packages
+        # of an account, also if `environment` names a home: root would run their .pth files. The home is therefore
+        # no directory. The engine adds the packages of its user.
         own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/nonexistent")
+        variables = {name: value for name, value in kind.variables.items() if name not in PACKAGES_VARIABLES}
         with child_end:
             self.pid = start(
                 command,
-                {**clean_environment(own_account), **kind.variables},
+                {**clean_environment(own_account), **variables},
                 {0: child_end.fileno(), 1: 2, 2: 2},  # orders come on 0; 1 and 2 are the log
                 lambda: None,  # it keeps its user
                 adopts=False,
@@ -70,7 +74,10 @@ class PreloadedParent:
         """Start an engine; return its pid, 0 if there is none.
 
         descriptors: data socket, pipe for errors, control socket. cgroup, namespace: the files by which the engine
-        enters them; "": none. There is no engine for an account whose groups no order has room for.
+        enters them; "": none.
+
+        Return 0 also if the account's groups make the order too long. suexecme then starts the engine by its
+        command.
 
         A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
         """

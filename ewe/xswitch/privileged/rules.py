@@ -33,7 +33,7 @@ MAX_EXAMINATIONS = 5  # how often a script is examined if it is replaced meanwhi
 MAX_LINKS = 40  # symbolic links on the way to a script: the kernel's own limit (path_resolution(7))
 # Parts of a path and of the links on it. Forty links with 2,000 directories each would take suexecme ten seconds.
 MAX_PARTS = 1000
-NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOMEM  # no file can be opened, whichever it is
+NO_FILE_LEFT = errno.EMFILE, errno.ENFILE, errno.ENOMEM  # no file can be opened, whichever it is
 WRITABLE_BY_OTHERS = 0o022  # the bits of a mode that let the group or other users write
 
 
@@ -255,7 +255,7 @@ def first_line(path: str, examined: os.stat_result) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise Replaced from None
     except OSError as reason:
-        if reason.errno in NO_RESOURCES:
+        if reason.errno in NO_FILE_LEFT:
             raise Refusal(f"its first line cannot be read: {reason.strerror}", 503) from None
         return b""
 

@@ -18,7 +18,7 @@ from ewe.xswitch.process import Account, EngineLimits, become, clean_environment
 REMOVAL = """find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \\;
 exec rm -rf -- "$1"
 """
-REMOVAL_CPU_S = 60  # seconds of CPU time that one removal may take
+REMOVAL_CPU_S = 60  # seconds of CPU time that each process of a removal may take: find, each chmod, and rm
 REMOVAL_CHECK_S = 0.01  # seconds between two checks whether a removal has ended
 REMOVALS_TIMEOUT_S = 1.5  # seconds that suexecme waits for removals when it ends
 

@@ -7,6 +7,7 @@ process reads them. Starting and sending therefore overlap.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -19,13 +20,15 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import CLOSED, Engine
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
-from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.scheduler import Key
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]
+# The end of an engine frees its descriptors at once, but its memory (ENOMEM) only after its process has ended: one
+# request would end all idle engines, and still be refused
+NO_DESCRIPTORS = errno.EMFILE, errno.ENFILE
 
 
 class EngineStarter:
@@ -53,7 +56,7 @@ class EngineStarter:
                 break
             except OSError as reason:
                 # Idle engines have descriptors, too. Without this, a user could be refused until they end (idle)
-                if reason.errno in NO_RESOURCES and self.context.scheduler.evict(lambda engine: True):
+                if reason.errno in NO_DESCRIPTORS and self.context.scheduler.evict(lambda engine: True):
                     continue
                 exchange.fail(503, f"cannot make sockets for an engine: {reason.strerror}")
                 return None
