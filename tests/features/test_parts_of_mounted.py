@@ -144,11 +144,10 @@ FEATURE = Feature("late", make=Greeter, late=("late_greetings",), preload=preloa
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the current directory, with the module `greeter`. Afterwards ewe knows its own settings only."""
-    monkeypatch.setattr(settings, "SETTINGS_OF_MOUNTED", {})
     (tmp_path / "greeter.py").write_text(GREETER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("greeter", "late_greeter", "late_greetings", "wrong"):
+    for name in ("greeter", "late_greeter", "late_greetings", "wrong", "welcome"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(settings, "SETTINGS", dict(settings.SETTINGS))
     monkeypatch.setattr(settings, "KEYS", dict(settings.KEYS))
@@ -260,6 +259,35 @@ def test_the_settings_of_a_feature_stay_known(here: Path) -> None:
     Config.load(environ=environ)
     assert getattr(Config.load(environ={}), "greeting") == "Hello"  # noqa: B009  mypy knows no such attribute
     assert getattr(Config.load(environ=environ), "greeting") == "Servus"  # noqa: B009
+
+
+def test_a_feature_under_another_name_declares_its_settings_again(here: Path) -> None:
+    """A HUP may find the module renamed. Settings whose names are not needed stay known."""
+    (here / "welcome.py").write_text(GREETER.replace("greet-loudly", "shout"))
+    Config.load(environ={"EWE_MOUNT": "/h=greeter:FEATURE"})
+    config = Config.load(environ={"EWE_MOUNT": "/h=welcome:FEATURE", "EWE_GREETING": "Servus"})
+    assert answer(config, "/h") == (200, b"Servus.")
+    assert {"greeting", "greet-loudly", "shout"} <= settings.KEYS.keys()
+    assert settings.KEYS["greeting"] is sys.modules["welcome"].WORD
+    again = Config.load(environ={"EWE_MOUNT": "/h=greeter:FEATURE", "EWE_GREETING": "Servus"})
+    assert answer(again, "/h") == (200, b"Servus.")
+
+
+def test_features_may_share_a_setting(here: Path) -> None:
+    (here / "greeter.py").write_text(
+        GREETER + 'BRIEF = Feature("brief", settings=(WORD, WORD), make=Greeter)\n'
+    )
+    mounts = "/h=greeter:FEATURE,/b=greeter:BRIEF"
+    config = Config.load(environ={"EWE_MOUNT": mounts, "EWE_GREETING": "Servus"})
+    assert answer(config, "/h") == answer(config, "/b") == (200, b"Servus.")
+
+
+def test_mounted_features_with_two_settings_of_one_name_are_refused(here: Path) -> None:
+    (here / "welcome.py").write_text(GREETER)
+    with pytest.raises(
+        ConfigError, match="'welcome:FEATURE': two settings have the name greet-loudly, greeting"
+    ):
+        Config.load([("mount", ["/h=greeter:FEATURE", "/w=welcome:FEATURE"])], environ={})
 
 
 def test_a_hup_reads_the_settings_of_a_mounted_feature(
