@@ -215,6 +215,29 @@ def test_a_setting_of_a_feature_that_is_not_mounted_is_unknown(
     assert done.stderr.startswith(f"ewe: {said}"), done.stderr
 
 
+@pytest.mark.starts_processes
+def test_an_unknown_option_is_named_though_the_settings_cannot_be_read(tmp_path: Path) -> None:
+    """It may also be an option of the feature that cannot be loaded: the line gives both reasons."""
+    (tmp_path / "ewe.toml").write_text('mount = "/h=nowhere:FEATURE"\n')
+    done = run_command(tmp_path, "--prot", "8080")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    start = (
+        'ewe: unknown option --prot; did you mean "--port"?; the settings cannot be read: ewe.toml line 1: '
+    )
+    assert done.stderr.startswith(f"{start}feature 'nowhere:FEATURE' cannot be loaded"), done.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("options", "imports"), [(("--prot",), True), (("--help", "--", "--prot"), False)])
+def test_an_unknown_option_imports_the_features_of_the_file(
+    tmp_path: Path, options: tuple[str, ...], imports: bool
+) -> None:
+    """A word behind -- is no option."""
+    (tmp_path / "greeter.py").write_text('print("imported")\n' + GREETER)
+    (tmp_path / "ewe.toml").write_text('mount = "/h=greeter:FEATURE"\n')
+    assert ("imported" in run_command(tmp_path, *options).stdout) == imports
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
