@@ -79,7 +79,7 @@ def programs(config):
     yield Program
 
 def fixed(config):
-    yield from ("mount", "greeter_socket")
+    yield from ("mount", "greeter-socket")
 
 def warnings(config, public_url):
     yield f"visitors are greeted with {config[WORD]}"
@@ -394,6 +394,7 @@ def test_a_hup_that_mounts_or_removes_a_feature_with_fixed_settings(start: Start
             '{}["wool"]',
             "its maker in programs= fails: KeyError: 'wool', in ",
         ),
+        ("yield Program", "yield str", "its maker in programs= must return a KeptProgram, not str"),
         (
             "return config.replace(",
             'return {}["wool"].replace(',
