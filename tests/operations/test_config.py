@@ -444,6 +444,13 @@ def test_a_project_that_only_names_ewe_has_no_settings(text: str) -> None:
     assert complaint(file="pyproject.toml") == "pyproject.toml: no [tool.ewe] in it"
 
 
+def test_a_value_that_contains_itself_is_shown() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(ConfigError, match=re.escape("port = [[...]]: expected a port number")):
+        Config(port=loop)
+
+
 def test_a_project_that_is_not_ours_is_let_alone() -> None:
     Path("pyproject.toml").write_text("[project\nthis is no TOML")
     assert load().file is None
