@@ -75,6 +75,7 @@ ARGS_OF = {
     "lab": ["ewe-lab"],
     "bench": ["ewe-lab", "speed"],
     "claims": ["ewe-lab", "renew", "--page", "claims.md"],
+    "where-tested": ["python", "tests/support/where_tested.py"],
     **{target: ["pytest"] for target in ("quick", "gigabyte", "applications", "zoo")},
 }
 # Options of pytest and of xdist, with the number of their values
