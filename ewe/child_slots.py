@@ -33,7 +33,7 @@ class BackOff(NamedTuple):
     longest_s: float = LONGEST_S
 
 
-OF_WORKERS = BackOff()
+DEFAULT_BACK_OFF = BackOff()  # of workers, and of the processes of FastCGI programs
 
 
 class ChildSlot:
@@ -42,7 +42,7 @@ class ChildSlot:
     back_off_s: the last wait, while children die young. young_deaths: the number of them in a row.
     """
 
-    def __init__(self, limits: BackOff = OF_WORKERS) -> None:
+    def __init__(self, limits: BackOff = DEFAULT_BACK_OFF) -> None:
         self.limits = limits
         self.due_at: float | None = None
         self.back_off_s = 0.0
@@ -67,7 +67,7 @@ class ChildSlot:
         self.plan(0)
 
     def has_failed(self, times: int) -> bool:
-        """Return whether the last children, so many of them, have died young."""
+        """Return whether the last children died young. times: the least number of them."""
         return self.young_deaths >= times
 
     def is_due(self, now: float) -> bool:

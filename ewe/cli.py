@@ -219,8 +219,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     Raises ConfigError; SystemExit after --help.
     """
     parser = command_line()
-    if any(word.startswith("--mount") or _is_unknown(word, parser._option_string_actions) for word in argv):
-        _know_settings_of_mounted(argv)
+    known = parser._option_string_actions
+    mounts = any(word.startswith("--mount") for word in argv)
+    if mounts or _unknown_options(argv, known):
+        # A feature that the settings file mounts may have the option.
+        try:
+            _know_settings_of_mounted(argv)
+        except ConfigError as reason:
+            if not mounts:
+                _check_flags(argv, known, f"; the settings cannot be read: {reason}")
+            raise
         parser = command_line()
     _check_flags(argv, parser._option_string_actions)
     options, words = parser.parse_known_args(argv, argparse.Namespace(given={}))
@@ -323,14 +331,17 @@ def _add_setting(group: Any, setting: Setting[Any]) -> None:
         ) from None
 
 
-def _check_flags(argv: list[str], known: Collection[str]) -> None:
-    """Raise ConfigError for an unknown flag; the message names the most similar flag."""
-    for word in argv:
-        if word == "--":
-            return
-        if _is_unknown(word, known):
-            name = word.split("=")[0]
-            raise ConfigError(f"unknown option {name}{nearest(name, known)}")
+def _check_flags(argv: list[str], known: Collection[str], more: str = "") -> None:
+    """Raise ConfigError for an unknown flag; the message names the most similar flag. more: its end."""
+    for word in _unknown_options(argv, known):
+        name = word.split("=")[0]
+        raise ConfigError(f"unknown option {name}{nearest(name, known)}{more}")
+
+
+def _unknown_options(argv: list[str], known: Collection[str]) -> list[str]:
+    """Return the words before "--" that look like flags with unknown names."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    return [word for word in options if _is_unknown(word, known)]
 
 
 def _is_unknown(word: str, known: Collection[str]) -> bool:

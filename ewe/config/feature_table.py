@@ -216,6 +216,15 @@ def unmet_needs(config: Any, part: str = "needs") -> Iterator[str]:
     yield from found
 
 
+def fixed_settings(config: Any, fresh: Any = None) -> Iterator[str]:
+    """Yield the names of the settings that only a restart can change (Feature.fixed).
+
+    fresh: the new configuration; None: `config`. Raises ConfigError if a mounted feature names an unknown setting.
+    """
+    for each in features(config, "fixed"):
+        yield from each.fixed(config if fresh is None else fresh)
+
+
 def directories(config: Any) -> Iterator[Any]:
     """Yield each NeededDirectory of the features that a configuration asks for (Feature.directories)."""
     for each in features(config, "directories"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 MAX_SHOWN_CHARS = 300  # characters of a wrong value
@@ -39,13 +40,16 @@ def one_line(text: str) -> str:
 def quoted(value: object) -> str:
     """Return a value as TOML writes it, in one line.
 
-    A number such as 0xfff... may have more decimal digits than Python writes (sys.get_int_max_str_digits()).
+    A number such as 0xfff... may have more decimal digits than Python writes (sys.get_int_max_str_digits()). TOML
+    cannot write a list that contains itself, which only a caller in Python can give: Python shows it as [...].
     """
     import json
 
     try:
         return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
     except ValueError:
+        with suppress(ValueError):
+            return one_line(repr(value))
         return "(a number of thousands of digits)"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
@@ -320,10 +321,9 @@ class Config:
 OWN_SETTINGS = in_documented_order(
     (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
 )
-# Of mounted features, by the name of the feature. They stay known until the process ends: after a HUP that removes
-# the feature, its requests in progress and its programs still have their settings.
-SETTINGS_OF_MOUNTED: dict[str, tuple[Setting[Any], ...]] = {}
-# Ewe's own, and those of mounted features: know_settings_of_mounted() changes both tables.
+# know_settings() changes both tables: they have ewe's own settings, and those of mounted features. A setting of a
+# mounted feature stays known until the process ends, or until another feature needs its name: after a HUP that
+# removes the feature, its requests in progress and its programs still have their settings.
 SETTINGS: dict[str, Setting[Any]] = {setting.name: setting for setting in OWN_SETTINGS}
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in OWN_SETTINGS for key in setting.keys}
 
@@ -332,28 +332,28 @@ def know_settings_of_mounted(file: str | None, values: Sequence[SourcedValue]) -
     """Know the settings that the mounted features declare, besides ewe's own, before a source is read.
 
     file: the settings file. values: of all sources, the strongest last. Raises ConfigError: a feature cannot be
-    loaded, or one of its settings has a name that is taken.
+    loaded, or one of its settings has a name that is taken. Several features may share one Setting.
     """
+    ordered = OWN_SETTINGS
     for value in mounts_in(values):
         probe = Config()
         probe.file = file
         for each in mounted(probe.with_values([value])):
-            of_others = {name: found for name, found in SETTINGS_OF_MOUNTED.items() if name != each.name}
+            new = [setting for setting in dict.fromkeys(each.settings) if setting not in ordered]
             try:
-                check_names(each.settings)
-                know_settings({**of_others, each.name: each.settings})
+                check_names(new)
+                ordered = in_documented_order(ordered, new)
             except ValueError as reason:
                 raise ConfigError(f"feature {each.name!r}: {reason} (mount)") from None
+    for setting in [*SETTINGS.values()]:
+        if setting not in ordered:  # its feature is no longer mounted
+            with suppress(ValueError):  # a mounted feature has a setting of the same name
+                ordered = in_documented_order(ordered, [setting])
+    know_settings(ordered)
 
 
-def know_settings(of_mounted: dict[str, tuple[Setting[Any], ...]]) -> None:
-    """Know ewe's own settings, and those of mounted features. Raises ValueError, and then nothing has changed.
-
-    of_mounted: their settings, by the name of the feature.
-    """
-    ordered = in_documented_order(OWN_SETTINGS, (each for found in of_mounted.values() for each in found))
-    SETTINGS_OF_MOUNTED.clear()
-    SETTINGS_OF_MOUNTED.update(of_mounted)
+def know_settings(ordered: Sequence[Setting[Any]]) -> None:
+    """Know these settings, and no others. ordered: in the order of the documentation."""
     SETTINGS.clear()
     SETTINGS.update((each.name, each) for each in ordered)
     KEYS.clear()

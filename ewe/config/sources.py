@@ -71,9 +71,8 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     lines = _lines(text, section)
-    if (
-        section and not lines and not _has_table(text, section)
-    ):  # a pyproject.toml without settings of ewe: its errors do not concern us
+    if section and not lines and not _has_table(text, section):
+        # A pyproject.toml without settings of ewe: its errors do not concern us.
         if not required:
             return None
         raise ConfigError(f"{path}: no [{section}] in it")
@@ -98,16 +97,20 @@ TABLE_WITHOUT_USUAL_HEADER = re.compile(
     r"""^\s*(?:\[\s*["']?tool["']?\s*\]|["']?tool["']?\s*[.=]|\[+\s*["']?tool["']?\s*\.\s*["']?ewe\b)""",
     re.MULTILINE,
 )
+TOOL_EWE = re.compile(r"""^\s*\[*\s*["']?tool["']?\s*\.\s*["']?ewe\b""", re.MULTILINE)
 
 
 def _has_table(text: str, section: str) -> bool:
-    """Return whether a TOML text has the table of a section, although _lines() finds no header of it."""
+    """Return whether a TOML text has the table of a section, although _lines() finds no header of it.
+
+    For a text with an error, the lines decide: the error concerns us if one of them names the table.
+    """
     if TABLE_WITHOUT_USUAL_HEADER.search(text) is None:  # most projects: tomllib is not loaded for them
         return False
     try:
         table: Any = _parse(text, "")
     except ConfigError:
-        return False
+        return "ewe" in _lines(text, "tool") or TOOL_EWE.search(text) is not None
     for name in section.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table is not None

@@ -457,7 +457,7 @@ class Daemon:
             pending, self.pending_starts = self.pending_starts, []
             for start in pending:
                 if start.is_due(now):
-                    # Adds another one if the system cannot make a process
+                    # If the system cannot make a process, start_process() plans another start.
                     self.start_process(start.connections)
                 else:
                     self.pending_starts.append(start)

@@ -169,8 +169,8 @@ class Feature(NamedTuple):
     gives up root calls it before.
     declares: yield the declarations of other features, which its setting names.
 
-    A feature that the setting `mount` names has `make`, and may have the parts of PARTS_OF_MOUNTED. ewe treats them
-    as it treats those of the features in its table.
+    A feature that the setting `mount` names has `make`, and may have the parts of PARTS_OF_MOUNTED. ewe uses these
+    parts in the same way as the parts of the features in its own table.
     """
 
     name: str

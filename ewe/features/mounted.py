@@ -19,7 +19,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ewe.config.messages import nearest, quoted
 from ewe.config.setting_types import parse_mount
+from ewe.config.settings import KEYS
 from ewe.features.applications import sources_of_applications
 from ewe.features.base import Middleware, Mount, ProtectedSource
 from ewe.features.declaration import (
@@ -38,6 +40,7 @@ from ewe.registry import in_words
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import Plan
+    from ewe.gateway.kept_programs import KeptProgram
 
 # The parts that are functions, and the objects that such a function yields; "": it yields none
 FUNCTIONS = {
@@ -93,16 +96,41 @@ class Part:
         ):
             return with_checks(found, self.name)
         if self.part == "programs" and callable(found):
-            return Part("maker in programs", found, self.name, self.origin)
+            return Maker("maker in programs", found, self.name, self.origin)
         is_right = {
             "protected": isinstance(found, ProtectedSource) and not found.executables,
             "fixed": isinstance(found, str),
             "directories": isinstance(found, NeededDirectory),
         }
         if is_right.get(self.part):
+            return self.with_known_setting(found)
+        raise self.error(f"its {self.part}= must yield {FUNCTIONS[self.part]}, not {type(found).__name__}")
+
+    def with_known_setting(self, found: Any) -> Any:
+        """Return an object with the exact name or key of the setting that it names. Raises UnknownFeature."""
+        if self.part not in ("fixed", "directories"):
             return found
-        fault = f"its {self.part}= must yield {FUNCTIONS[self.part]}, not {type(found).__name__}"
-        raise UnknownFeature(self.origin + in_one_line(self.name, fault))
+        key = str(getattr(found, "setting", found)).replace("_", "-")
+        if (setting := KEYS.get(key)) is None:
+            raise self.error(f"its {self.part}= names an unknown setting {quoted(key)}{nearest(key, KEYS)}")
+        return setting.name if self.part == "fixed" else found._replace(setting=setting.key)
+
+    def error(self, fault: str) -> UnknownFeature:
+        """Return the error for a fault of the function."""
+        return UnknownFeature(self.origin + in_one_line(self.name, fault))
+
+
+class Maker(Part):
+    """A ProgramMaker of a mounted feature."""
+
+    def __call__(self, *arguments: Any) -> KeptProgram:
+        """Return the program. Raises UnknownFeature."""
+        from ewe.gateway.kept_programs import KeptProgram
+
+        found = super().__call__(*arguments)
+        if not isinstance(found, KeptProgram):
+            raise self.error(f"its {self.part}= must return a KeptProgram, not {type(found).__name__}")
+        return found
 
 
 def with_checks(mount: Mount, name: str) -> Mount:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
+from ewe.config.feature_table import XSWITCH, feature, features, fixed_settings, unmet_needs
 from ewe.config.messages import ConfigError
 from ewe.log_files import STANDARD_ERROR, open_log
 from ewe.processors.base import model_named
@@ -47,6 +47,7 @@ def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     model = model_named(config.concurrency)
     try:
         failures += unmet_needs(with_xswitch(config))
+        tuple(fixed_settings(config))
     except ConfigError as wrong:  # the function of a mounted feature fails
         failures.append(wrong)
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
+from ewe.config.feature_table import XSWITCH, feature, features, fixed_settings, unmet_needs
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError
 from ewe.config.settings import SETTINGS
@@ -112,6 +112,7 @@ class ProcessorFactory:
         workers = workers_of(self.model, config)
         for reason in unmet_needs(config):
             raise StartError(reason)
+        tuple(fixed_settings(config))  # a wrong name prevents the start, not each HUP
         description = description_of(self.model, config)
         if config.trace and self.model.traces_itself:
             config = config.replace(f"the model {self.model.name} writes its own events", trace=None)
@@ -256,8 +257,7 @@ class ProcessorFactory:
         if self.serves_in_one:
             fixed += ("workers",)
         for config in (self.config, fresh):
-            for each in features(config, "fixed"):
-                fixed += tuple(each.fixed(fresh))
+            fixed += tuple(fixed_settings(config, fresh))
         kept = {}
         for name in fixed:
             # Only one of the two configurations may mount the feature that has declared the setting

@@ -380,16 +380,16 @@ def pid_file(path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    ours = os.getpid()
-    file, is_ours = -1, False
+    own_pid = os.getpid()
+    file, is_truncated = -1, False
     try:
         file = open_locked(path)
         # This fails for a file of another kind, such as /dev/null, which must not be removed at the end.
         os.ftruncate(file, 0)
-        is_ours = True
-        os.write(file, f"{ours}\n".encode())
+        is_truncated = True
+        os.write(file, f"{own_pid}\n".encode())
     except OSError as reason:
-        if is_ours:  # the disk is full: an empty file would name no process
+        if is_truncated:  # the disk is full: an empty file would name no process
             remove_pid_file(path, file)
         if file >= 0:
             os.close(file)
@@ -397,7 +397,7 @@ def pid_file(path: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == ours:  # a worker, which is a child of this process, leaves the file
+        if os.getpid() == own_pid:  # a worker, which is a child of this process, leaves the file
             remove_pid_file(path, file)
         os.close(file)
 

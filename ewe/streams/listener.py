@@ -45,6 +45,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from ewe import logger
@@ -57,6 +58,8 @@ from ewe.streams.descriptors import nonblocking_pipe
 # For asyncio's servers on Unix sockets. When a server closes, Python 3.13 would remove the socket's path, but other
 # workers may still need the path, and the server's user may not be allowed to search its directory.
 KEEPS_SOCKET_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+WILDCARDS = {"0.0.0.0", "::"}  # each stands for all addresses of its family
+WILDCARD_EXCLUDES_EACH = sys.platform == "linux"  # no other socket may listen at the same port of one address
 # Bytes, unix(7). BSD and macOS have the smaller limit.
 MAX_UNIX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
@@ -130,28 +133,32 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
 def conflict_of(address: str, earlier: Iterable[str]) -> str:
     """Return one line about an earlier address of this server that excludes an address; "" if none does.
 
-    Only one socket can listen at a port of an address. 0.0.0.0 and [::] stand for all addresses of their family.
+    Only one socket can listen at a port of an address. On Linux, 0.0.0.0 and [::] exclude each address of their
+    family. With SO_REUSEADDR, macOS and the BSDs let the socket of one address listen beside them.
     """
     for other in earlier:
         for family, host, port in names_of(address):
             for its_family, its_host, its_port in names_of(other):
-                is_shared = host == its_host or not {host, its_host}.isdisjoint(("0.0.0.0", "::"))
-                if (family, port) == (its_family, its_port) and is_shared:
+                is_wildcard = WILDCARD_EXCLUDES_EACH and not WILDCARDS.isdisjoint((host, its_host))
+                if (family, port) == (its_family, its_port) and (host == its_host or is_wildcard):
                     return f"{address} is in use by this server, which listens at {other}, too; leave one out"
     return ""
 
 
-def names_of(address: str) -> Iterator[tuple[object, str, int]]:
-    """Yield the family, the host and the port of each socket of an address; none for port 0 or an unknown host."""
+@cache
+def names_of(address: str) -> list[tuple[object, str, int]]:
+    """Return the family, the host and the port of each socket of an address; [] for port 0 or an unknown host.
+
+    A name is resolved once: --check-config compares each pair of addresses.
+    """
     kind, host, port = parse_address(address)
     if kind != "tcp":
-        yield kind, host, port
-    elif port:
+        return [(kind, host, port)]
+    if port:
         with suppress(OSError, UnicodeError):
-            for family, _, _, _, where in socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            ):
-                yield family, str(where[0]), port
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            return [(family, str(where[0]), port) for family, _, _, _, where in found]
+    return []
 
 
 def open_address(address: str) -> Iterator[socket.socket]:

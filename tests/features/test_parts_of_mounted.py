@@ -79,7 +79,7 @@ def programs(config):
     yield Program
 
 def fixed(config):
-    yield from ("mount", "greeter_socket")
+    yield from ("mount", "greeter-socket")
 
 def warnings(config, public_url):
     yield f"visitors are greeted with {config[WORD]}"
@@ -144,11 +144,10 @@ FEATURE = Feature("late", make=Greeter, late=("late_greetings",), preload=preloa
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the current directory, with the module `greeter`. Afterwards ewe knows its own settings only."""
-    monkeypatch.setattr(settings, "SETTINGS_OF_MOUNTED", {})
     (tmp_path / "greeter.py").write_text(GREETER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("greeter", "late_greeter", "late_greetings", "wrong"):
+    for name in ("greeter", "late_greeter", "late_greetings", "wrong", "welcome"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(settings, "SETTINGS", dict(settings.SETTINGS))
     monkeypatch.setattr(settings, "KEYS", dict(settings.KEYS))
@@ -216,6 +215,29 @@ def test_a_setting_of_a_feature_that_is_not_mounted_is_unknown(
     assert done.stderr.startswith(f"ewe: {said}"), done.stderr
 
 
+@pytest.mark.starts_processes
+def test_an_unknown_option_is_named_though_the_settings_cannot_be_read(tmp_path: Path) -> None:
+    """It may also be an option of the feature that cannot be loaded: the line gives both reasons."""
+    (tmp_path / "ewe.toml").write_text('mount = "/h=nowhere:FEATURE"\n')
+    done = run_command(tmp_path, "--prot", "8080")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    start = (
+        'ewe: unknown option --prot; did you mean "--port"?; the settings cannot be read: ewe.toml line 1: '
+    )
+    assert done.stderr.startswith(f"{start}feature 'nowhere:FEATURE' cannot be loaded"), done.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("options", "imports"), [(("--prot",), True), (("--help", "--", "--prot"), False)])
+def test_an_unknown_option_imports_the_features_of_the_file(
+    tmp_path: Path, options: tuple[str, ...], imports: bool
+) -> None:
+    """A word behind -- is no option."""
+    (tmp_path / "greeter.py").write_text('print("imported")\n' + GREETER)
+    (tmp_path / "ewe.toml").write_text('mount = "/h=greeter:FEATURE"\n')
+    assert ("imported" in run_command(tmp_path, *options).stdout) == imports
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -260,6 +282,35 @@ def test_the_settings_of_a_feature_stay_known(here: Path) -> None:
     Config.load(environ=environ)
     assert getattr(Config.load(environ={}), "greeting") == "Hello"  # noqa: B009  mypy knows no such attribute
     assert getattr(Config.load(environ=environ), "greeting") == "Servus"  # noqa: B009
+
+
+def test_a_feature_under_another_name_declares_its_settings_again(here: Path) -> None:
+    """A HUP may find the module renamed. Settings whose names are not needed stay known."""
+    (here / "welcome.py").write_text(GREETER.replace("greet-loudly", "shout"))
+    Config.load(environ={"EWE_MOUNT": "/h=greeter:FEATURE"})
+    config = Config.load(environ={"EWE_MOUNT": "/h=welcome:FEATURE", "EWE_GREETING": "Servus"})
+    assert answer(config, "/h") == (200, b"Servus.")
+    assert {"greeting", "greet-loudly", "shout"} <= settings.KEYS.keys()
+    assert settings.KEYS["greeting"] is sys.modules["welcome"].WORD
+    again = Config.load(environ={"EWE_MOUNT": "/h=greeter:FEATURE", "EWE_GREETING": "Servus"})
+    assert answer(again, "/h") == (200, b"Servus.")
+
+
+def test_features_may_share_a_setting(here: Path) -> None:
+    (here / "greeter.py").write_text(
+        GREETER + 'BRIEF = Feature("brief", settings=(WORD, WORD), make=Greeter)\n'
+    )
+    mounts = "/h=greeter:FEATURE,/b=greeter:BRIEF"
+    config = Config.load(environ={"EWE_MOUNT": mounts, "EWE_GREETING": "Servus"})
+    assert answer(config, "/h") == answer(config, "/b") == (200, b"Servus.")
+
+
+def test_mounted_features_with_two_settings_of_one_name_are_refused(here: Path) -> None:
+    (here / "welcome.py").write_text(GREETER)
+    with pytest.raises(
+        ConfigError, match="'welcome:FEATURE': two settings have the name greet-loudly, greeting"
+    ):
+        Config.load([("mount", ["/h=greeter:FEATURE", "/w=welcome:FEATURE"])], environ={})
 
 
 def test_a_hup_reads_the_settings_of_a_mounted_feature(
@@ -343,6 +394,7 @@ def test_a_hup_that_mounts_or_removes_a_feature_with_fixed_settings(start: Start
             '{}["wool"]',
             "its maker in programs= fails: KeyError: 'wool', in ",
         ),
+        ("yield Program", "yield str", "its maker in programs= must return a KeptProgram, not str"),
         (
             "return config.replace(",
             'return {}["wool"].replace(',

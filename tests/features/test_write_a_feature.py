@@ -16,7 +16,7 @@ from support.server import ROOT, Start, run_command
 
 from ewe.config.feature_table import FEATURES, feature, mounted, unmet_needs
 from ewe.config.settings import Config
-from ewe.features.declaration import PARTS_OF_MOUNTED, Feature, UnknownFeature, make
+from ewe.features.declaration import PARTS_OF_MOUNTED, Feature, NeededDirectory, UnknownFeature, make
 from ewe.features.mounted import FUNCTIONS
 from ewe.http.messages import Request, Response
 from ewe.server.preflight import notes_of_features
@@ -254,7 +254,7 @@ def test_explain_shows_the_refusal_of_a_mounted_feature(here: Path) -> None:
 
 DECLARED = """
 from ewe.features.base import ProtectedSource
-from ewe.features.declaration import Feature
+from ewe.features.declaration import Feature, NeededDirectory
 
 class Hello:
     def __init__(self, config, path):
@@ -361,6 +361,48 @@ def test_a_mounted_declaration_that_yields_something_else_is_one_line(
     [found] = mounted(config)
     with pytest.raises(UnknownFeature, match=rf"'declared:FEATURE': its {part}= must yield .* \(mount\)$"):
         getattr(found, part)(config, "")
+
+
+@pytest.mark.parametrize(
+    ("part", "yielded", "found"),
+    [
+        ("fixed", "cgi-path", "cgi_path"),
+        ("fixed", "cgi_path", "cgi_path"),
+        ("fixed", "threads", "poolthreads"),
+        ("directories", NeededDirectory("x", "no x", "cgi_path"), NeededDirectory("x", "no x", "cgi-path")),
+    ],
+)
+def test_a_mounted_declaration_may_name_a_setting_by_each_of_its_names(
+    here: Path, monkeypatch: pytest.MonkeyPatch, part: str, yielded: object, found: object
+) -> None:
+    parts: dict[str, Any] = {part: lambda config: [yielded]}
+    config = settings_with(here, MOUNT)
+    monkeypatch.setattr(
+        "declared.FEATURE", Feature("x", make=lambda config, path: pytest.fail("no handler is made"), **parts)
+    )
+    [declared] = mounted(config)
+    assert getattr(declared, part)(config) == [found]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("option", ["--check-config", "--no-indexes"])
+@pytest.mark.parametrize(
+    ("part", "yielded", "said"),
+    [
+        ("fixed", '"cgi-pat"', 'names an unknown setting "cgi-pat"; did you mean "cgi-path"?'),
+        ("directories", 'NeededDirectory("x", "", "wool")', 'names an unknown setting "wool"'),
+    ],
+)
+def test_a_start_with_a_declaration_of_an_unknown_setting_says_one_line(
+    here: Path, option: str, part: str, yielded: str, said: str
+) -> None:
+    settings_with(here, "", part)
+    module = here / "declared.py"
+    module.write_text(module.read_text().replace('{}["wool"]', yielded))
+    (here / "ewe.toml").write_text('documentroot = "."\nmount = "/=declared:FAILS"\nport = 0\n')
+    done = run_command(here, option)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert f"feature 'declared:FAILS': its {part}= {said}" in done.stderr
 
 
 @pytest.mark.starts_processes

@@ -56,6 +56,7 @@ EARLIER = {
     "ewe.server.program_manager": "starts before",
     "ewe.features.databases.daemon_program": "the program manager starts before",
     "ewe.features.fastcgi_programs": "the program manager starts before",
+    "ewe.gateway.kept_programs": "the program manager starts before",
     "ewe.server.xswitch_process": "starts before, and stays root",
     "socket": "the listening sockets are open",
     "fcntl": "the pid file is locked before",

@@ -49,7 +49,7 @@ import ewe_watch.cli
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import BOOL
-from ewe.config.settings import KEYS, Config, know_settings
+from ewe.config.settings import KEYS, OWN_SETTINGS, Config, know_settings
 from ewe.database import access_log
 from ewe.database import settings as database_settings
 from ewe.processors import base
@@ -178,7 +178,7 @@ def check_ewe(words: list[str], directory: Path) -> None:
     try:
         check_options_of_ewe(ewe.cli._parse(words), directory)
     finally:
-        know_settings({})  # ewe's own alone
+        know_settings(OWN_SETTINGS)
         for name in FEATURES_OF_READERS:
             sys.modules.pop(name.lower(), None)
 

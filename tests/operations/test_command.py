@@ -69,15 +69,17 @@ def test_a_bad_start_is_one_line(site: Path, arguments: list[str], says: str) ->
             "",
             "127.0.0.1:PORT is in use by this server, which listens at 127",
         ),
-        (
+        pytest.param(
             ["0.0.0.0:PORT"],
             "127.0.0.1:PORT",
             "127.0.0.1:PORT is in use by this server, which listens at 0.0.0.0:",
+            marks=pytest.mark.needs("Linux"),
         ),
-        (
+        pytest.param(
             ["127.0.0.1:PORT", "0.0.0.0:PORT"],
             "",
             "0.0.0.0:PORT is in use by this server, which listens at 127",
+            marks=pytest.mark.needs("Linux"),
         ),
         (["unix:own", "unix:own"], "", "unix:own is in use by this server, which listens at unix:own"),
         (["unix:file"], "", "unix:file is there and no socket; choose another path"),

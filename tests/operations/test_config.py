@@ -433,15 +433,32 @@ def test_a_project_may_write_the_table_in_each_way_of_toml(text: str) -> None:
     assert (load().port, load().origin("port"), load().file) == (1, "pyproject.toml", "pyproject.toml")
     Path("pyproject.toml").write_text(text.replace("= 1", "= 'x'"))
     assert complaint() == 'pyproject.toml: port = "x": expected a port number, 0 to 65535'
+    Path("pyproject.toml").write_text(f"{text}\n[project]\nname = x\n")
+    line = text.count("\n") + 3
+    assert complaint().startswith(f"pyproject.toml line {line}: Invalid value; a text needs quotation marks")
 
 
 @pytest.mark.parametrize(
-    "text", ["[tool.other]\nname = 'ewe'", "tool = 'ewe'", "[ewe]\nport = 1", "[ewe\nport = 1"]
+    "text",
+    [
+        "[tool.other]\nname = 'ewe'",
+        "tool = 'ewe'",
+        "[ewe]\nport = 1",
+        "[ewe\nport = 1",
+        "[tool]\nx = 1\n[other]\newe = 1\n[",
+    ],
 )
 def test_a_project_that_only_names_ewe_has_no_settings(text: str) -> None:
     Path("pyproject.toml").write_text(text)
     assert load().file is None
     assert complaint(file="pyproject.toml") == "pyproject.toml: no [tool.ewe] in it"
+
+
+def test_a_value_that_contains_itself_is_shown() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(ConfigError, match=re.escape("port = [[...]]: expected a port number")):
+        Config(port=loop)
 
 
 def test_a_project_that_is_not_ours_is_let_alone() -> None:

@@ -241,9 +241,12 @@ def test_the_next_start_removes_the_directory_of_a_killed_server(
     other = ProgramManager(settings, None)
     pid = os.fork()
     if pid == 0:
-        ProgramManager(settings, None)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
+        try:
+            ProgramManager(settings, None)
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)  # a fault must not run on into pytest
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert len(list(tmp_path.glob("ewe-programs-*"))) == 2
     manager = ProgramManager(settings, None)
     assert {str(each) for each in tmp_path.iterdir()} == {other.directory, manager.directory}

@@ -386,6 +386,7 @@ def test_a_full_disk_is_told_while_the_server_runs(start: Start, variant: str, t
     assert told_losses(server.log()) == 6, server.log()
 
 
+@pytest.mark.needs("/dev/full", "/proc")
 def test_sites_that_share_a_file_in_two_formats(start: Start, tmp_path: Path) -> None:
     """After HUP, too, the file is open once, and a lost line counts once."""
     tables = "".join(

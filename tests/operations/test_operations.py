@@ -559,6 +559,7 @@ print(re.findall(r"SigBlk:\\s*(\\w+)", open("/proc/self/status").read())[0])
 """
 
 
+@pytest.mark.needs("/proc")
 def test_a_parent_that_blocks_signals_blocks_none_of_a_program(
     start: Start, tmp_path: Path, model: str
 ) -> None:

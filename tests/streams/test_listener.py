@@ -20,7 +20,16 @@ from ewe.processors.pool import Pool
 from ewe.processors.thread import Thread
 from ewe.server.worker import Worker
 from ewe.streams.blocking import TIMEVAL
-from ewe.streams.listener import Accepted, Listener, StartError, close_sockets, open_sockets, why_not_opened
+from ewe.streams.listener import (
+    Accepted,
+    Listener,
+    StartError,
+    close_sockets,
+    conflict_of,
+    names_of,
+    open_sockets,
+    why_not_opened,
+)
 
 
 @pytest.fixture
@@ -29,6 +38,35 @@ def two() -> Iterator[list[socket.socket]]:
     sockets = open_sockets(["127.0.0.1:0", "127.0.0.1:0"], 9, 50)
     yield sockets
     close_sockets(sockets)
+
+
+@pytest.mark.parametrize("excludes", [True, False])
+def test_all_addresses_exclude_each_on_linux_only(monkeypatch: pytest.MonkeyPatch, excludes: bool) -> None:
+    """macOS lets the socket of one address listen beside the one of all: a check must not refuse them."""
+    monkeypatch.setattr("ewe.streams.listener.WILDCARD_EXCLUDES_EACH", excludes)
+    for one, other in (
+        ("127.0.0.1:80", "0.0.0.0:80"),
+        ("0.0.0.0:80", "127.0.0.1:80"),
+        ("[::]:80", "[::1]:80"),
+    ):
+        assert bool(conflict_of(one, [other])) == excludes
+        assert conflict_of(one, [one]) and not conflict_of(one, [other.replace(":80", ":81")])
+    assert not conflict_of("0.0.0.0:80", ["[::]:80"])
+
+
+def test_a_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: object) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{len(asked)}", port))]
+
+    names_of.cache_clear()
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    addresses = [f"{name}.test:80" for name in "abcd"]
+    assert not any(conflict_of(each, addresses[:number]) for number, each in enumerate(addresses))
+    assert sorted(asked) == ["a.test", "b.test", "c.test", "d.test"]
+    names_of.cache_clear()
 
 
 def accepted_ports(sockets: list[socket.socket], clients: list[int]) -> list[int]:
