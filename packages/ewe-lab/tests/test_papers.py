@@ -240,11 +240,17 @@ def check(table):
 
 
 @pytest.mark.parametrize(
-    "functions", ['run = "my.own:fail"', 'run = "my.own:measure"\ncheck = "my.own:check"']
+    ("functions", "is_interrupted"),
+    [('run = "my.own:fail"', True), ('run = "my.own:measure"\ncheck = "my.own:check"', False)],
 )
 @pytest.mark.starts_processes
-def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, functions: str) -> None:
-    """An author sees the traceback, and the figures that were measured until then are in the file."""
+def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(
+    file: Path, functions: str, is_interrupted: bool
+) -> None:
+    """An author sees the traceback, and the figures that were measured until then are in the file.
+
+    A table that lacks rows says so: it gives no verdict.
+    """
     facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
     file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
     (file.parent / "my").mkdir()
@@ -257,6 +263,7 @@ def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, function
     )  # fmt: skip
     assert done.returncode == 1 and "a mistake" in done.stderr
     (table,) = json.loads((file.parent / "out/results.json").read_text())["tables"]
+    assert table["interrupted"] == is_interrupted
     assert [cell["samples"][0]["extra"] for cell in table["cells"]] == [{"x": 7.0}]
 
 
