@@ -432,6 +432,18 @@ def verdict_of_parts(part_holds: Collection[bool]) -> str:
     return HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
 
 
+def verdict_of_open_parts(parts: Sequence[bool | None]) -> str:
+    """Return the word for parts of which some are open (None): not testable if all are.
+
+    The claim holds in part at most if fewer parts are judged than are open.
+    """
+    judged = [part for part in parts if part is not None]
+    if not judged:
+        return NOT_TESTABLE
+    word = verdict_of_parts(judged)
+    return IN_PART if word == HOLDS and 2 * len(judged) < len(parts) else word
+
+
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:
     """Return how many figures of a column keep their order: `2 of 4 keep their order, 1 within a factor of 1.5`.
 
