@@ -103,7 +103,10 @@ def repeated(printed: float, ours: tuple[float, ...]) -> verdicts.JudgedCell:
         (1.0, (96.0, 102.0, 140.0), "reproduced"),
         (1.0, (37.0, 90.0, 120.0), "not testable"),
         (1.0, (98.0, 160.0, 250.0), "not testable"),
-        (1.6, (96.0, 104.0, 170.0), "changed"),
+        (1.6, (96.0, 104.0, 170.0), "not testable"),
+        (1.6, (30.0, 104.0, 900.0), "not testable"),
+        (5.0, (30.0, 104.0, 900.0), "not testable"),
+        (1.8, (96.0, 104.0, 170.0), "changed"),
     ],
 )
 def test_an_order_is_kept_only_if_it_is_seen(printed: float, ours: tuple[float, ...], expected: str) -> None:

@@ -15,11 +15,11 @@ A cell is
                   shows is absent here, or a difference that it does not show is present here. Two ratios that
                   differ by at most 10 %, such as 1.12 and 1.08, have not changed: the cell is reproduced if ours is
                   not level by chance
-    not testable  if our repeats allow both p and no difference at all, and p and o differ by a factor of at most
-                  1.5, so that they cannot tell the two apart; or if p is level and our repeats allow a ratio that
-                  differs from p by more than a factor of 1.5, so that they cannot show that there is no
-                  difference; or if there is no o: no measurement, no reply although a time is needed, or no
-                  reference server here or in the document (or one that gave no reply)
+    not testable  if our repeats allow both p and no difference at all, so that they cannot tell the two apart; or
+                  if p is level and our repeats allow a ratio that differs from p by more than a factor of 1.5, so
+                  that they cannot show that there is no difference; or if there is no o: no measurement, no reply
+                  although a time is needed, or no reference server here or in the document (or one that gave no
+                  reply)
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
@@ -150,8 +150,7 @@ def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = N
     is_alike = factor <= LEVEL_RATIO + ROUNDING
     if not is_level_by_chance:
         return REPRODUCED if is_alike else CHANGED
-    may_be_both = factor <= MAX_RATIO_FACTOR and low <= paper <= high
-    return NOT_TESTABLE if is_alike or may_be_both else CHANGED
+    return NOT_TESTABLE if is_alike or low <= paper <= high else CHANGED
 
 
 def compare_shares(paper: float, ours: float) -> str:
