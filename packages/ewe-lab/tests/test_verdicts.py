@@ -468,6 +468,21 @@ def test_a_verdict_names_the_rows_in_which_a_repeat_failed(checked: bool) -> Non
     assert "lacks a figure" not in said
 
 
+@pytest.mark.parametrize("died", ["apache", "serial"])
+@pytest.mark.parametrize("value", ["rate", "lost"])
+def test_a_row_in_which_a_repeat_failed_is_no_proof(died: str, value: str) -> None:
+    """The figure of the other repeats keeps the order."""
+    cells = [
+        replace(cell(name, None, paper=rate / 1000), value=value, failure="it ended" if name == died else "",
+                samples=[Sample("x", 1, requests=1000, replies=rate)])
+        for name, rate in (("apache", 100), ("serial", 200))
+    ]  # fmt: skip
+    is_judged = value == "lost" and died == "apache"  # a lost share is not compared with the reference's
+    found = verdicts.judge(table(*cells), EXPERIMENT)[1]
+    assert (found.verdict == "not testable") is not is_judged
+    assert ("it ended" in found.reason) is not is_judged
+
+
 def test_a_check_names_the_rows_in_which_the_load_generator_was_the_limit() -> None:
     cells = [Cell(name, x=1.0, samples=[Sample("ab", 1, replies=9, client=busy)])
              for name, busy in (("a", 0.5), ("b", 0.8))]  # fmt: skip

@@ -18,8 +18,8 @@ A cell is
     not testable  if our repeats allow both p and no difference at all, so that they cannot tell the two apart; or
                   if p is level and our repeats allow a ratio that differs from p by more than a factor of 1.5, so
                   that they cannot show that there is no difference; or if there is no o: no measurement, no reply
-                  although a time is needed, or no reference server here or in the document (or one that gave no
-                  reply)
+                  although a time is needed, a repeat that failed, or no reference server here or in the document
+                  (or one that gave no reply)
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
@@ -285,6 +285,10 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     if cell is reference:
         return JudgedCell(cell, paper=paper, ours=ours, verdict=REFERENCE)
+    if failed := next((each for each in (cell, reference) if each.failure), None):
+        # The figure is that of the other repeats: a server that died in one of them is no proof of an order
+        reason = f"a repeat failed ({failed.server}: {failed.failure})"
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
     if not limited:
         verdict = compare(paper, ours, ratios_by_chance(cell, reference))
@@ -346,10 +350,9 @@ def judge_lost_share(cell: Cell) -> JudgedCell:
     """Return the verdict on a share of lost requests, and both shares in place of ratios."""
     if cell.paper is None:
         return JudgedCell(cell, paper=None, ours=cell.median, verdict=NOT_PRINTED)
-    if cell.median is None:
-        return JudgedCell(
-            cell, paper=cell.paper, ours=None, verdict=NOT_TESTABLE, reason=cell.failure or "not measured"
-        )
+    if cell.median is None or cell.failure:
+        reason = cell.failure or "not measured"
+        return JudgedCell(cell, paper=cell.paper, ours=cell.median, verdict=NOT_TESTABLE, reason=reason)
     return JudgedCell(
         cell, paper=cell.paper, ours=cell.median, verdict=compare_shares(cell.paper, cell.median)
     )
