@@ -19,6 +19,7 @@ from ewe_lab.bench.experiment import Chart, Load
 from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.experiments.papers import (
     PACKAGE_DIRECTORY,
+    Code,
     Paper,
     check_code,
     paper,
@@ -209,6 +210,7 @@ def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -
         ("check", "os.path:expandvars2", ""),
         ("check", "ewe_lab.experiments.plain:run", ""),
         ("check", ".:x", ""),
+        ("check", ":x", ""),
     ],
 )
 def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
@@ -222,6 +224,21 @@ def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
     found = paper(file)
     with pytest.raises(ConfigError, match=f"^N: {key}: [^\n]*$"):
         check_code(found.experiments, found.checks)
+
+
+@pytest.mark.parametrize("error", ["TypeError", "ValueError", "AttributeError"])
+def test_a_mistake_that_ends_the_import_keeps_its_traceback(
+    file: Path, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author needs the file and the line of the mistake."""
+    name = f"own_{error.lower()}"
+    module = file.parent / f"{name}.py"
+    module.write_text(f'raise {error}("a mistake")\n', encoding="utf-8")
+    monkeypatch.syspath_prepend(str(file.parent))
+    with pytest.raises(Exception, match="a mistake") as caught:
+        Code(name, "run", context="N: run").find()
+    assert caught.type.__name__ == error
+    assert str(caught.traceback[-1].path) == str(module)
 
 
 MISTAKES = """
