@@ -148,6 +148,8 @@ def test_the_example_runs(file: Path) -> None:
         ("columns = [{ users", 'columns = [{ value = "rat", users', "columns: value: there is no figure 'rat'"),
         ("[1, 10, 100]", "[0, 10, 100]", "N-F1: column '' has no users"),
         ("users = 8, ", "", "N-T1: column 'keep-alive' has no users"),
+        ("users = 8, ", "users = [0, 8], ", "N-T1: column 'keep-alive' has no users"),
+        ("users = 8, ", "users = [8, 0], ", "N-T1: column 'keep-alive' has no users"),
         ("users = 8", "users = -8", "N-T1: load: users: -8 is not a number from 0 on"),
         ('shape = "closed", users', 'shape = "close", users', "N-T1: load: there is no shape 'close'"),
         ('shape = "closed", users', 'shape = "arrivals", users', "load: a load of shape arrivals needs a rate"),
