@@ -15,6 +15,7 @@ import ssl
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,17 @@ def test_a_line_without_end_of_a_child_ends_the_load() -> None:
     finally:
         child_of_load.kill()
         child_of_load.wait()
+
+
+def test_the_pieces_of_a_line_are_joined() -> None:
+    """A pipe has 64 KB: the sample of a long run arrives in pieces, and short lines arrive together."""
+    lines = [b"begin", b"", b"a" * 200_000, b"b" * 65_536, b"end"]
+    with tempfile.TemporaryFile() as text:
+        text.write(b"".join(line + b"\n" for line in lines))
+        text.seek(0)
+        with subprocess.Popen(["cat"], stdin=text, stdout=subprocess.PIPE) as child_of_load:
+            assert child_of_load.stdout is not None
+            assert list(child.lines_within(child_of_load.stdout, 60.0)) == lines
 
 
 def free_url() -> str:
