@@ -146,6 +146,18 @@ def test_a_claim_holds_only_if_most_of_it_was_tested(testable: int, word: str) -
     assert f"{6 - testable} not testable" in found.sentence
 
 
+def test_the_lost_share_of_the_reference_counts_as_a_figure_that_was_tested() -> None:
+    """It is judged as that of each other server: two shares of three are tested."""
+    cells = [
+        Cell(name, value="lost", paper=0.0, samples=[Sample("x", 1, requests=9, replies=9)] if sound else [])
+        for name, sound in (("apache", True), ("serial", True), ("fork", False), ("thread", False))
+    ]
+    assert verdicts.finding(table(*cells[:3]), EXPERIMENT).word == "holds"
+    assert verdicts.finding(table(*cells), EXPERIMENT).word == "holds"
+    cells[0].samples = []
+    assert verdicts.finding(table(*cells), EXPERIMENT).word == "holds in part"
+
+
 @pytest.mark.parametrize(
     ("over", "under", "bounds"),
     [

@@ -309,9 +309,10 @@ def may_be_chance(cell: Cell, reference: Cell) -> bool:
 
 
 def bounds_of_ratio(over: Cell, under: Cell) -> tuple[float, float] | None:
-    """Return the least and the greatest ratio of two cells' figures; None if one of them lacks, or both are 0.
+    """Return the least and the greatest ratio of two cells' figures; None if one has no figure, or both are 0.
 
-    They differ if the load generator was the limit of one figure: with a faster one that figure would be greater.
+    The two bounds differ if the load generator was the limit of one figure: with a faster one that figure would be
+    greater.
     """
     if over.median is None or under.median is None or not (over.median or under.median):
         return None
@@ -391,11 +392,13 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
         return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
-    # The cell of the reference server has no order, so it does not count, measured or not
+    # A ratio of the reference server has no order, so it does not count, measured or not. Its lost share is judged
     counts = Counter(
         judged.verdict
         for judged in judged_cells
-        if experiment is None or judged.cell.server != experiment.references(judged.cell.column)[0]
+        if experiment is None
+        or judged.cell.value == "lost"
+        or judged.cell.server != experiment.references(judged.cell.column)[0]
     )
     if word == HOLDS and counts[NOT_TESTABLE] > sum(counts[verdict] for verdict in TESTED):
         word = IN_PART
