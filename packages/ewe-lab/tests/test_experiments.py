@@ -644,7 +644,8 @@ LIMITED_ROWS = [
                 ("plain", "nginx, a connection each", 70, 0.9), ("TLS", "nginx, a connection each", 10, 0.1)],
      "holds in part"),
     ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.1),
-                ("plain", "nginx, a connection each", 80, 0.1), ("TLS", "nginx, a connection each", 10, 0.1)], "holds"),
+                ("plain", "nginx, a connection each", 80, 0.1), ("TLS", "nginx, a connection each", 10, 0.1)],
+     "holds"),
 ]  # fmt: skip
 
 
