@@ -43,7 +43,8 @@ A claim about settings, events or memory (`timed = false`) keeps its verdict, wi
 
 A column holds if all testable cells are reproduced or shape, holds in part if some are, and does not hold if none
 is. A table has the word of its testable columns if they agree, and else holds in part. It holds in part at most if
-fewer cells are testable than not: one order of six that is kept by chance is no proof of the other five.
+fewer cells are testable than not: one order of six that is kept by chance is no proof of the other five. A server
+that is not installed has no cell, so it does not count: a note of the table names it.
 """
 
 from __future__ import annotations
