@@ -93,8 +93,11 @@ def fill_tables(
                 try:
                     status = max(status, fill_table(planned, lab, progress))
                     print_table(planned, progress)  # first: the disk may be full
-                except Exception:  # a mistake in the experiment, or in its check: the figures stay
-                    save(results, directory / "results.json")
+                except Exception as reason:  # a mistake in the experiment, or in its check: the figures stay
+                    try:
+                        save(results, directory / "results.json")
+                    except OSError as failure:  # the author needs the first error, not this one
+                        reason.add_note(f"results.json was not written: {failure}")
                     raise
                 save(results, directory / "results.json")
     except KeyboardInterrupt:
@@ -140,6 +143,9 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
         table.notes.append(f"The experiment could not go on: {reason}.")
         table.interrupted = True  # it lacks rows, so it says nothing about the claim
         return 1
+    except Exception:  # a mistake in the function of the experiment
+        table.interrupted = True
+        raise
     finally:
         progress.end_table()
         table.foreign, table.cores = watch.foreign_share(), len(watch.cores)

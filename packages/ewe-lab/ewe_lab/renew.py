@@ -185,7 +185,13 @@ class Renewer:
         if table is None or table.interrupted or not table.cells:
             say(f"{each.id}: it has not ended, so nothing of it is kept")
             return False
-        self.add_table_to_page(results, table)
+        try:
+            self.add_table_to_page(results, table)
+        except (OSError, BadResults):
+            raise
+        except Exception as reason:  # a mistake in the check of the experiment: the other experiments go on
+            say(f"{each.id}: its check failed, so nothing of it is kept: {type(reason).__name__}: {reason}")
+            return False
         return True
 
     def add_table_to_page(self, results: Results, table: ExperimentTable) -> None:

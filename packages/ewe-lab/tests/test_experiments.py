@@ -586,14 +586,18 @@ def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Experim
         (
             "T-HS1p",
             [("plain", "nginx, a connection each", None, 7), ("TLS", "nginx, a connection each", None, 1)],
-            "holds",
+            "holds in part",
         ),
         (
             "T-HS1p",
             [("plain", "nginx, a connection each", None, 20), ("TLS", "nginx, a connection each", None, 1)],
             "does not hold",
         ),
-        ("T-HS1p", [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 6)], "holds"),
+        (
+            "T-HS1p",
+            [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 6)],
+            "holds in part",
+        ),
         (
             "T-HS1p",
             [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 3)],
@@ -623,9 +627,25 @@ LIMITED_ROWS = [
     ("E-C4", [("fork", "persistent", 9, 0.1), ("fork", "not persistent", 1, 0.9)], "not testable"),
     ("E-C4", [("fork", "persistent", 1, 0.9), ("fork", "not persistent", 9, 0.1)], "not testable"),
     ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.9), ("TLS", "nginx, keep-alive", 6, 0.1)], "not testable"),
-    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.9)], "holds"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.9)], "holds in part"),
     ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.9), ("TLS", "nginx, keep-alive", 3, 0.1)], "does not hold"),
     ("T-ST1n", [("nginx", "1 request", 9, 0.9), ("nginx", "2 requests", 9, 0.9)], "not testable"),
+    ("T-ST1n", [("nginx", "1 request", 100, 0.1), ("nginx", "2 requests", 300, 0.9)], "does not hold"),
+    ("T-ST1n", [("nginx", "1 request", 300, 0.1), ("nginx", "2 requests", 100, 0.9)], "not testable"),
+    ("T-ST1n", [("nginx", f"{count} requests", 100, 0.1) for count in (1, 2)]
+     + [("lighttpd", f"{count} requests", 100, 0.9) for count in (1, 2)], "holds"),
+    ("T-ST1n", [("nginx", f"{count} requests", 100, 0.1) for count in (1, 2)]
+     + [("lighttpd", f"{count} requests", 100, 0.9) for count in (1, 2, 3)], "holds in part"),
+    ("E-C4", [(name, column, rate, share) for name, share in (("fork", 0.1), ("thread", 0.9), ("pool", 0.9))
+              for column, rate in (("persistent", 9), ("not persistent", 1))], "holds in part"),
+    ("E-C4", [("fork", "persistent", 110, 0.1), ("fork", "not persistent", 100, 0.1)], "does not hold"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 8, 0.1), ("TLS", "nginx, keep-alive", 4, 0.1)], "does not hold"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.1),
+                ("plain", "nginx, a connection each", 70, 0.9), ("TLS", "nginx, a connection each", 10, 0.1)],
+     "holds in part"),
+    ("T-HS1p", [("plain", "nginx, keep-alive", 9, 0.1), ("TLS", "nginx, keep-alive", 6, 0.1),
+                ("plain", "nginx, a connection each", 80, 0.1), ("TLS", "nginx, a connection each", 10, 0.1)],
+     "holds"),
 ]  # fmt: skip
 
 
@@ -635,7 +655,7 @@ def test_a_check_does_not_judge_the_load_generator(
 ) -> None:
     """Two servers that are faster than the load generator have the same rate. This says nothing about them."""
     table = ExperimentTable(id, cells=[
-        Cell(server, column, samples=[Sample("ab", 1, replies=rate, client=share)])
+        Cell(server, column, 10, samples=[Sample("ab", 1, replies=rate, client=share)])
         for server, column, rate, share in rows
     ])  # fmt: skip
     assert CHECKS[id](table).word == word

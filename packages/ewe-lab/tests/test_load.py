@@ -15,6 +15,7 @@ import ssl
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from ewe_lab.bench.processes import OUTPUT_BYTES, LabError
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Sample, Times, figure, times_needed
 from ewe_lab.bench.verdicts import winners
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.load import ab, child, httperf
 from ewe_lab.load.child import run_locust
@@ -96,6 +98,35 @@ def test_a_line_without_end_of_a_child_ends_the_load() -> None:
     finally:
         child_of_load.kill()
         child_of_load.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("print([0] * (1 << 23))", r"the figures have more than 16,777,216 bytes"),
+        ("raise SystemExit('no answer came')", "no answer came"),
+    ],
+)
+@pytest.mark.starts_processes
+def test_figures_that_cannot_be_read_say_why(
+    program: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that prints too much dies of a write that the kernel refuses: its error names no limit."""
+    (tmp_path / "figures_of_a_child.py").write_text(program)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(LabError, match=f"^{message}$"):
+        figures_of("figures_of_a_child", [], 60.0, "too long")
+
+
+def test_the_pieces_of_a_line_are_joined() -> None:
+    """A pipe has 64 KB: the sample of a long run arrives in pieces, and short lines arrive together."""
+    lines = [b"begin", b"", b"a" * 200_000, b"b" * 65_536, b"end"]
+    with tempfile.TemporaryFile() as text:
+        text.write(b"".join(line + b"\n" for line in lines))
+        text.seek(0)
+        with subprocess.Popen(["cat"], stdin=text, stdout=subprocess.PIPE) as child_of_load:
+            assert child_of_load.stdout is not None
+            assert list(child.lines_within(child_of_load.stdout, 60.0)) == lines
 
 
 def free_url() -> str:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import four_machines
 import pytest
@@ -32,7 +33,7 @@ from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.merged import merge_counts, pack_counts, pack_histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.machines import session, workers
+from ewe_lab.machines import agent, session, workers
 from ewe_lab.machines.session import Session, SshHost, parse_host, ssh_command
 from ewe_lab.machines.watch import TargetServer, TargetWatch, parse_reading
 from ewe_lab.report.terminal import row_texts
@@ -404,9 +405,22 @@ def test_a_clock_that_differs_is_said(
     assert abs(ahead - offset) <= error + 0.001
 
 
+@pytest.mark.starts_processes
+def test_the_error_of_a_worker_that_floods_is_a_whole_line() -> None:
+    """Only the first 64 KB of its standard error are kept."""
+    messages: list[dict[str, object]] = []
+    machine = SimpleNamespace(send_message=lambda **message: messages.append(message))
+    program = "import os\nwhile True: os.write(2, b'no answer came\\n' * 1000)"
+    with agent.bounded_file() as errors:
+        flooding = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=errors)
+        agent.pass_lines_to_lab(machine, flooding, errors)  # type: ignore[arg-type]
+        assert flooding.stdout is not None
+        flooding.stdout.close()
+    assert [each["error"] for each in messages] == ["no answer came"]
+
+
 START_TIMES = """
 from ewe_lab.load import worker, users
-from ewe_lab.bench import processes
 from ewe_lab.bench.experiment import Load
 load, times = Load(users=6, think=0.6), []
 users.gevent.sleep = lambda seconds=0: times.append(round(seconds, 3))

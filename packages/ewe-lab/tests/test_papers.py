@@ -19,6 +19,7 @@ from ewe_lab.bench.experiment import Chart, Load
 from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.experiments.papers import (
     PACKAGE_DIRECTORY,
+    Code,
     Paper,
     check_code,
     paper,
@@ -147,6 +148,8 @@ def test_the_example_runs(file: Path) -> None:
         ("columns = [{ users", 'columns = [{ value = "rat", users', "columns: value: there is no figure 'rat'"),
         ("[1, 10, 100]", "[0, 10, 100]", "N-F1: column '' has no users"),
         ("users = 8, ", "", "N-T1: column 'keep-alive' has no users"),
+        ("users = 8, ", "users = [0, 8], ", "N-T1: column 'keep-alive' has no users"),
+        ("users = 8, ", "users = [8, 0], ", "N-T1: column 'keep-alive' has no users"),
         ("users = 8", "users = -8", "N-T1: load: users: -8 is not a number from 0 on"),
         ('shape = "closed", users', 'shape = "close", users', "N-T1: load: there is no shape 'close'"),
         ('shape = "closed", users', 'shape = "arrivals", users', "load: a load of shape arrivals needs a rate"),
@@ -209,6 +212,7 @@ def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -
         ("check", "os.path:expandvars2", ""),
         ("check", "ewe_lab.experiments.plain:run", ""),
         ("check", ".:x", ""),
+        ("check", ":x", ""),
     ],
 )
 def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
@@ -222,6 +226,21 @@ def test_a_function_that_cannot_be_called_is_named_before_anything_is_measured(
     found = paper(file)
     with pytest.raises(ConfigError, match=f"^N: {key}: [^\n]*$"):
         check_code(found.experiments, found.checks)
+
+
+@pytest.mark.parametrize("error", ["TypeError", "ValueError", "AttributeError"])
+def test_a_mistake_that_ends_the_import_keeps_its_traceback(
+    file: Path, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author needs the file and the line of the mistake."""
+    name = f"own_{error.lower()}"
+    module = file.parent / f"{name}.py"
+    module.write_text(f'raise {error}("a mistake")\n', encoding="utf-8")
+    monkeypatch.syspath_prepend(str(file.parent))
+    with pytest.raises(Exception, match="a mistake") as caught:
+        Code(name, "run", context="N: run").find()
+    assert caught.type.__name__ == error
+    assert str(caught.traceback[-1].path) == str(module)
 
 
 MISTAKES = """
@@ -240,11 +259,17 @@ def check(table):
 
 
 @pytest.mark.parametrize(
-    "functions", ['run = "my.own:fail"', 'run = "my.own:measure"\ncheck = "my.own:check"']
+    ("functions", "is_interrupted"),
+    [('run = "my.own:fail"', True), ('run = "my.own:measure"\ncheck = "my.own:check"', False)],
 )
 @pytest.mark.starts_processes
-def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, functions: str) -> None:
-    """An author sees the traceback, and the figures that were measured until then are in the file."""
+def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(
+    file: Path, functions: str, is_interrupted: bool
+) -> None:
+    """An author sees the traceback, and the figures that were measured until then are in the file.
+
+    A table that lacks rows says so: it gives no verdict.
+    """
     facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
     file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
     (file.parent / "my").mkdir()
@@ -257,6 +282,7 @@ def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(file: Path, function
     )  # fmt: skip
     assert done.returncode == 1 and "a mistake" in done.stderr
     (table,) = json.loads((file.parent / "out/results.json").read_text())["tables"]
+    assert table["interrupted"] == is_interrupted
     assert [cell["samples"][0]["extra"] for cell in table["cells"]] == [{"x": 7.0}]
 
 

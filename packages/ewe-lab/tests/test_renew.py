@@ -21,7 +21,7 @@ from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample, Second, Times
 from ewe_lab.bench.verdicts import Finding
-from ewe_lab.experiments.catalog import CATALOG
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.renew import Renewal, Renewer, experiments_to_renew, seconds_of
 from ewe_lab.report import claims, kept_reports, summary
@@ -268,6 +268,23 @@ def test_an_experiment_that_was_killed_is_a_failure(tmp_path: Path) -> None:
     trial.statuses = {"L-T1": -signal.SIGKILL}
     assert trial.renew() == 1
     assert sorted(trial.measured) == sorted(IDS)
+
+
+def test_a_check_with_a_mistake_ends_no_other_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check runs again after the experiment's process has ended."""
+
+    def check(table: ExperimentTable) -> Finding:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setitem(CHECKS, "E-T1", check)
+    trial = Trial(tmp_path)
+    trial.statuses["E-T1"] = 1
+    assert trial.renew() == 1
+    assert sorted(trial.measured) == sorted(IDS)
+    assert set(claims.load(claims.kept_file(trial.page)).findings) == set(IDS) - {"E-T1"}
+    assert "E-T1: its check failed" in capsys.readouterr().out
 
 
 def test_it_waits_for_a_quiet_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -300,7 +300,7 @@ def test_doubts() -> None:
         for doubt in summary.reasons_to_doubt(Results("", "", tables=[compared()]))
     )
     assert any("differ by more than 20 %" in doubt for doubt in summary.reasons_to_doubt(results))
-    assert any("interrupted" in doubt for doubt in summary.reasons_to_doubt(results))
+    assert any("not run to its end" in doubt for doubt in summary.reasons_to_doubt(results))
     assert any(
         "Nothing was repeated" in doubt
         for doubt in summary.reasons_to_doubt(Results("", "", tables=[compared()]))
@@ -329,7 +329,10 @@ def sound(**changed: object) -> Sample:
         (ExperimentTable("x", cells=[Cell("a", samples=[sound(), sound(replies=70)])]), "In 1 rows the"),
         (ExperimentTable("x", cells=[Cell("a", samples=[sound()])]), "Nothing was repeated"),
         (ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()])], quick=True), "Quick runs"),
-        (ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()])], interrupted=True), "A run was"),
+        (
+            ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()])], interrupted=True),
+            "An experiment has not run",
+        ),
         (
             ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()]), Cell("b", failure="lost")]),
             "1 rows have no figure",

@@ -103,7 +103,10 @@ def repeated(printed: float, ours: tuple[float, ...]) -> verdicts.JudgedCell:
         (1.0, (96.0, 102.0, 140.0), "reproduced"),
         (1.0, (37.0, 90.0, 120.0), "not testable"),
         (1.0, (98.0, 160.0, 250.0), "not testable"),
-        (1.6, (96.0, 104.0, 170.0), "changed"),
+        (1.6, (96.0, 104.0, 170.0), "not testable"),
+        (1.6, (30.0, 104.0, 900.0), "not testable"),
+        (5.0, (30.0, 104.0, 900.0), "not testable"),
+        (1.8, (96.0, 104.0, 170.0), "changed"),
     ],
 )
 def test_an_order_is_kept_only_if_it_is_seen(printed: float, ours: tuple[float, ...], expected: str) -> None:
@@ -141,6 +144,18 @@ def test_a_claim_holds_only_if_most_of_it_was_tested(testable: int, word: str) -
     found = verdicts.finding(table(*cells), EXPERIMENT)
     assert found.word == word
     assert f"{6 - testable} not testable" in found.sentence
+
+
+def test_the_lost_share_of_the_reference_counts_as_a_figure_that_was_tested() -> None:
+    """It is judged as that of each other server: two shares of three are tested."""
+    cells = [
+        Cell(name, value="lost", paper=0.0, samples=[Sample("x", 1, requests=9, replies=9)] if sound else [])
+        for name, sound in (("apache", True), ("serial", True), ("fork", False), ("thread", False))
+    ]
+    assert verdicts.finding(table(*cells[:3]), EXPERIMENT).word == "holds"
+    assert verdicts.finding(table(*cells), EXPERIMENT).word == "holds"
+    cells[0].samples = []
+    assert verdicts.finding(table(*cells), EXPERIMENT).word == "holds in part"
 
 
 @pytest.mark.parametrize(
@@ -463,6 +478,21 @@ def test_a_verdict_names_the_rows_in_which_a_repeat_failed(checked: bool) -> Non
     said = summary.finding_with_doubts(judged, found, EXPERIMENT, checked=checked).sentence
     assert "In 1 of 2 rows a repeat failed (fork: the server ended during the load)." in said
     assert "lacks a figure" not in said
+
+
+@pytest.mark.parametrize("died", ["apache", "serial"])
+@pytest.mark.parametrize("value", ["rate", "lost"])
+def test_a_row_in_which_a_repeat_failed_is_no_proof(died: str, value: str) -> None:
+    """The figure of the other repeats keeps the order."""
+    cells = [
+        replace(cell(name, None, paper=rate / 1000), value=value, failure="it ended" if name == died else "",
+                samples=[Sample("x", 1, requests=1000, replies=rate)])
+        for name, rate in (("apache", 100), ("serial", 200))
+    ]  # fmt: skip
+    is_judged = value == "lost" and died == "apache"  # a lost share is not compared with the reference's
+    found = verdicts.judge(table(*cells), EXPERIMENT)[1]
+    assert (found.verdict == "not testable") is not is_judged
+    assert ("it ended" in found.reason) is not is_judged
 
 
 def test_a_check_names_the_rows_in_which_the_load_generator_was_the_limit() -> None:

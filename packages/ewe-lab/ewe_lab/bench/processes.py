@@ -349,6 +349,16 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
 
 
+def why_no_figures(output: IO[bytes], error_output: IO[bytes]) -> str:
+    """Return why a child printed no figures that can be read, in one line.
+
+    output: a bounded_file() of FIGURES_BYTES, which may be full. error_output: the child's standard error.
+    """
+    if os.pread(output.fileno(), 1, FIGURES_BYTES - 1) not in (b"", b"\0"):
+        return f"the figures have more than {FIGURES_BYTES:,} bytes"
+    return last_line(output_text(error_output))
+
+
 def find_tool(name: str) -> str | None:
     """Return the path of a program, None if it is not installed.
 

@@ -313,8 +313,8 @@ def is_figure_name(name: str) -> bool:
 class ExperimentTable:
     """One experiment as it was run. id: `E-T2`, or `compare`. skipped: the reason if it was not run at all.
 
-    interrupted: it has not run to its end, because of an interrupt or of a failure outside of a cell. foreign: the
-    share of the cores that other programs had meanwhile. None: nobody looked. left_out: the number of
+    interrupted: the experiment has not run to its end, because of an interrupt or of a failure outside of a cell.
+    foreign: the share of the cores that other programs had meanwhile. None: nobody looked. left_out: the number of
     measurements that were removed, because other programs had the cores meanwhile (disturbance.py).
     """
 

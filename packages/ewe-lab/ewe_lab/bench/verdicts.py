@@ -15,11 +15,11 @@ A cell is
                   shows is absent here, or a difference that it does not show is present here. Two ratios that
                   differ by at most 10 %, such as 1.12 and 1.08, have not changed: the cell is reproduced if ours is
                   not level by chance
-    not testable  if our repeats allow both p and no difference at all, and p and o differ by a factor of at most
-                  1.5, so that they cannot tell the two apart; or if p is level and our repeats allow a ratio that
-                  differs from p by more than a factor of 1.5, so that they cannot show that there is no
-                  difference; or if there is no o: no measurement, no reply although a time is needed, or no
-                  reference server here or in the document (or one that gave no reply)
+    not testable  if our repeats allow both p and no difference at all, so that they cannot tell the two apart; or
+                  if p is level and our repeats allow a ratio that differs from p by more than a factor of 1.5, so
+                  that they cannot show that there is no difference; or if there is no o: no measurement, no reply
+                  although a time is needed, a repeat that failed, or no reference server here or in the document
+                  (or one that gave no reply)
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
@@ -43,7 +43,8 @@ A claim about settings, events or memory (`timed = false`) keeps its verdict, wi
 
 A column holds if all testable cells are reproduced or shape, holds in part if some are, and does not hold if none
 is. A table has the word of its testable columns if they agree, and else holds in part. It holds in part at most if
-fewer cells are testable than not: one order of six that is kept by chance is no proof of the other five.
+fewer cells are testable than not: one order of six that is kept by chance is no proof of the other five. A server
+that is not installed has no cell, so it does not count: a note of the table names it.
 """
 
 from __future__ import annotations
@@ -150,8 +151,7 @@ def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = N
     is_alike = factor <= LEVEL_RATIO + ROUNDING
     if not is_level_by_chance:
         return REPRODUCED if is_alike else CHANGED
-    may_be_both = factor <= MAX_RATIO_FACTOR and low <= paper <= high
-    return NOT_TESTABLE if is_alike or may_be_both else CHANGED
+    return NOT_TESTABLE if is_alike or low <= paper <= high else CHANGED
 
 
 def compare_shares(paper: float, ours: float) -> str:
@@ -286,6 +286,10 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     if cell is reference:
         return JudgedCell(cell, paper=paper, ours=ours, verdict=REFERENCE)
+    if failed := next((each for each in (cell, reference) if each.failure), None):
+        # The figure is that of the other repeats: a server that died in one of them is no proof of an order
+        reason = f"a repeat failed ({failed.server}: {failed.failure})"
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
     if not limited:
         verdict = compare(paper, ours, ratios_by_chance(cell, reference))
@@ -306,9 +310,10 @@ def may_be_chance(cell: Cell, reference: Cell) -> bool:
 
 
 def bounds_of_ratio(over: Cell, under: Cell) -> tuple[float, float] | None:
-    """Return the least and the greatest ratio of two cells' figures; None if one of them lacks, or both are 0.
+    """Return the least and the greatest ratio of two cells' figures; None if one has no figure, or both are 0.
 
-    They differ if the load generator was the limit of one figure: with a faster one that figure would be greater.
+    The two bounds differ if the load generator was the limit of one figure: with a faster one that figure would be
+    greater.
     """
     if over.median is None or under.median is None or not (over.median or under.median):
         return None
@@ -347,10 +352,9 @@ def judge_lost_share(cell: Cell) -> JudgedCell:
     """Return the verdict on a share of lost requests, and both shares in place of ratios."""
     if cell.paper is None:
         return JudgedCell(cell, paper=None, ours=cell.median, verdict=NOT_PRINTED)
-    if cell.median is None:
-        return JudgedCell(
-            cell, paper=cell.paper, ours=None, verdict=NOT_TESTABLE, reason=cell.failure or "not measured"
-        )
+    if cell.median is None or cell.failure:
+        reason = cell.failure or "not measured"
+        return JudgedCell(cell, paper=cell.paper, ours=cell.median, verdict=NOT_TESTABLE, reason=reason)
     return JudgedCell(
         cell, paper=cell.paper, ours=cell.median, verdict=compare_shares(cell.paper, cell.median)
     )
@@ -389,11 +393,13 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
         return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
-    # The cell of the reference server has no order, so it does not count, measured or not
+    # A ratio of the reference server has no order, so it does not count, measured or not. Its lost share is judged
     counts = Counter(
         judged.verdict
         for judged in judged_cells
-        if experiment is None or judged.cell.server != experiment.references(judged.cell.column)[0]
+        if experiment is None
+        or judged.cell.value == "lost"
+        or judged.cell.server != experiment.references(judged.cell.column)[0]
     )
     if word == HOLDS and counts[NOT_TESTABLE] > sum(counts[verdict] for verdict in TESTED):
         word = IN_PART
@@ -430,6 +436,18 @@ def verdict_of_column(verdicts: Iterable[str]) -> str:
 def verdict_of_parts(part_holds: Collection[bool]) -> str:
     """Return the word for a claim of several parts: it holds, holds in part, or does not hold."""
     return HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+
+
+def verdict_of_open_parts(parts: Sequence[bool | None]) -> str:
+    """Return the word for parts of which some are open (None): not testable if all are.
+
+    The claim holds in part at most if fewer parts are judged than are open.
+    """
+    judged = [part for part in parts if part is not None]
+    if not judged:
+        return NOT_TESTABLE
+    word = verdict_of_parts(judged)
+    return IN_PART if word == HOLDS and 2 * len(judged) < len(parts) else word
 
 
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:

@@ -11,11 +11,11 @@ from ewe_lab.bench.processes import (
     FIGURES_BYTES,
     LabError,
     bounded_file,
-    last_line,
     output_text,
     running,
     server_core,
     wait_for_end,
+    why_no_figures,
 )
 from ewe_lab.load.child import environment
 
@@ -36,4 +36,4 @@ def figures_of(module: str, arguments: Sequence[str], max_s: float, too_long: st
         try:
             return json.loads(output_text(output, FIGURES_BYTES))
         except ValueError:
-            raise LabError(last_line(output_text(error_output))) from None
+            raise LabError(why_no_figures(output, error_output)) from None

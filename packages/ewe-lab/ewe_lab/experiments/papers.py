@@ -9,7 +9,7 @@ The file says in which of three ways an experiment is run:
     run = "e_c2"           by the function run() of e_c2.py, beside this file
     run = "x.y:measure"    by any function; the table `given` holds its keywords
 
-A module that `run` or `check` names is imported when its function is called.
+A module that `run` or `check` names is imported when the experiment is run, before anything is measured.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ APART: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Code:
-    """A function of a module, which is imported when the function is called.
+    """A function of a module, which is imported when the experiment is run or its check is called.
 
     given: its keywords. context: the key that names the function, with which an error message begins.
     """
@@ -77,12 +77,21 @@ class Code:
     context: str = ""
 
     def find(self) -> Any:
-        """Import the module; return the function. Raises ConfigError if there is none."""
+        """Import the module; return the function. Raises ConfigError if there is none.
+
+        A mistake that ends the module's import is raised as it is: its author needs the file and the line.
+        """
+        named = f"{self.context}: {self.module}:{self.function}"
+        if not self.module or self.module.startswith("."):
+            raise ConfigError(f"{named}: {self.module!r} is not the whole name of a module")
         try:
-            return getattr(import_module(self.module), self.function)
-        # An empty name is a ValueError, and one that begins with a point a TypeError
-        except (ImportError, AttributeError, SyntaxError, ValueError, TypeError) as reason:
-            raise ConfigError(f"{self.context}: {self.module}:{self.function}: {reason}") from None
+            module = import_module(self.module)
+        except (ImportError, SyntaxError) as reason:  # the text of a SyntaxError names the file and the line
+            raise ConfigError(f"{named}: {reason}") from None
+        try:
+            return getattr(module, self.function)
+        except AttributeError as reason:
+            raise ConfigError(f"{named}: {reason}") from None
 
     def __call__(self, *arguments: Any) -> Any:
         return self.find()(*arguments, **self.given)

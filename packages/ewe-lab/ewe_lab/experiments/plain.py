@@ -89,7 +89,9 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
         if not is_figure_name(column.value):
             raise ConfigError(f"{context}: columns: value: there is no figure {column.value!r}")
-        if column.load.get("shape") != "arrivals" and not all(column.users or [column.load.get("users", 0)]):
+        users = column.load.get("users", 0)
+        users = column.users or (users if is_pair("users", users) else [users])
+        if column.load.get("shape") != "arrivals" and not all(users):
             raise ConfigError(f"{context}: column {column.name!r} has no users")
         if not column.servers:
             raise ConfigError(f"{context}: column {column.name!r} has no servers")

@@ -6,12 +6,22 @@ number, both give the same figure. ab counts the requests, each over its own con
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator
 
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding, is_client_limited
+from ewe_lab.bench.verdicts import (
+    FAILS,
+    NOT_TESTABLE,
+    Finding,
+    bounds_of_ratio,
+    is_between,
+    is_client_limited,
+    not_judged_clause,
+    ratio_factor,
+    verdict_of_open_parts,
+)
 from ewe_lab.experiments.clients import measure_once
 from ewe_lab.experiments.tested_servers import APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
 
@@ -50,22 +60,38 @@ def run(lab: Bench) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim holds if no server's rate depends on the number of requests, with equally many clients. A rate of
-    which the load generator was the limit is not judged: such rates are equal for any server.
+    The claim holds if no server's rate depends on the number of requests, with equally many clients. Each two rates
+    are compared. If the load generator was the limit of one of them, they are judged only if a faster one could not
+    make them equal: two rates of a load generator are equal for any server. If fewer ratios are judged than not,
+    the claim holds in part at most.
     """
-    rates: dict[tuple[str, float | None], list[float]] = {}
+    groups: dict[tuple[str, float | None], list[Cell]] = {}
     for cell in table.cells:
-        if cell.median is not None and not is_client_limited(cell):
-            rates.setdefault((cell.server, cell.x), []).append(cell.median)
-    spread = {
-        key: max(found) / min(found) if min(found) else math.inf
-        for key, found in rates.items()
-        if len(found) > 1 and max(found)
-    }
-    if not spread:
+        if cell.median is not None:
+            groups.setdefault((cell.server, cell.x), []).append(cell)
+    ratios = [
+        (one, other, bounds)
+        for group in groups.values()
+        for one, other in itertools.combinations(group, 2)
+        if (bounds := bounds_of_ratio(one, other))
+    ]
+    if not ratios:
         return Finding(NOT_TESTABLE, "No server was measured with two numbers of requests.")
-    (server, clients), greatest = max(spread.items(), key=lambda each: each[1])
+    words = [is_between(bounds, 1 / MAX_EQUAL_RATIO, MAX_EQUAL_RATIO) for _, _, bounds in ratios]
+    open_clause = not_judged_clause(words.count(None), "ratio")
+    judged = [pair for pair, word in zip(ratios, words, strict=True) if word is not None]
+    if not judged:
+        return Finding(NOT_TESTABLE, f"The rates of one server are not compared{open_clause}.")
+    one, other, _ = max(judged, key=lambda pair: factor_of(pair[0], pair[1]))
+    more = "or more" if is_client_limited(one) or is_client_limited(other) else "at most"
     return Finding(
-        HOLDS if greatest <= MAX_EQUAL_RATIO else FAILS,
-        f"The rates of one server differ by a factor of {greatest:.2f} at most ({server}, {clients:g} clients).",
+        FAILS if False in words else verdict_of_open_parts(words),
+        f"The rates of one server differ by a factor of {factor_of(one, other):.2f} {more} ({one.server},"
+        f" {one.x:g} clients){open_clause}.",
     )
+
+
+def factor_of(one: Cell, other: Cell) -> float:
+    """Return the factor, at least 1, between the rates of two measured cells."""
+    assert one.median is not None and other.median is not None
+    return ratio_factor(one.median, other.median)

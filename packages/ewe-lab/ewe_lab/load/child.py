@@ -130,14 +130,20 @@ def receive_sample(answer: IO[bytes], seconds: float, observer: WindowObserver, 
 def lines_within(file: IO[bytes], seconds: float) -> Iterator[bytes]:
     """Yield the lines of a pipe as they arrive. Raises LabError after `seconds`."""
     end = time.monotonic() + seconds
-    data = b""
+    pieces: list[bytes] = []  # of a line that is not complete
+    length = 0  # of these pieces together, in bytes
     while True:
         if not select.select([file], [], [], max(end - time.monotonic(), 0))[0]:
             raise LabError(f"the load did not end within {seconds:.0f} s")
         piece = os.read(file.fileno(), 65536)
         if not piece:
             return
-        *lines, data = (data + piece).split(b"\n")  # the rest is an incomplete line
-        if len(data) > FIGURES_BYTES:
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*pieces, lines[0]))
+            pieces, length = [], 0
+        pieces.append(rest)
+        length += len(rest)
+        if length > FIGURES_BYTES:
             raise LabError(f"the load printed a line of more than {FIGURES_BYTES:,} bytes")
         yield from lines

@@ -18,11 +18,11 @@ from ewe_lab.bench.processes import (
     LabError,
     bounded_file,
     cpu_seconds,
-    last_line,
     load_core,
     output_text,
     running,
     wait_for_end,
+    why_no_figures,
 )
 from ewe_lab.bench.results import Sample, Usage, value_from_json
 from ewe_lab.load.child import environment
@@ -66,7 +66,7 @@ def ping(
         try:
             found = value_from_json(PingResult, json.loads(output_text(output, FIGURES_BYTES)))
         except ValueError:
-            raise LabError(f"the pinger failed: {last_line(output_text(error_output))}") from None
+            raise LabError(f"the pinger failed: {why_no_figures(output, error_output)}") from None
     assert isinstance(found, PingResult)
     return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.other_pids) - cpu_before)
 

@@ -345,13 +345,18 @@ def bounded_file() -> IO[bytes]:
 
 
 def pass_lines_to_lab(machine: Machine, worker: subprocess.Popen[bytes], error_file: IO[bytes]) -> None:
-    """Send the worker's lines to the lab, and at its end its status and its last line of standard error."""
+    """Send the worker's lines to the lab, and at its end its status and a line of its standard error.
+
+    The line is the last one of the first 64 KB. If there are more bytes, the line that they cut is left out.
+    """
     assert worker.stdout is not None
     for line in worker.stdout:
         machine.send_message(said=line.decode(errors="replace").strip()[:MAX_LINE_LENGTH])
     status = worker.wait()
-    errors = os.pread(error_file.fileno(), ERROR_BYTES, 0).rstrip(b"\0").decode(errors="replace")
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    errors = os.pread(error_file.fileno(), ERROR_BYTES, 0).rstrip(b"\0")
+    if len(errors) == ERROR_BYTES:
+        errors = errors[: errors.rfind(b"\n") + 1] or errors
+    lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
     machine.send_message(ended=status, error=lines[-1][:MAX_ERROR_LENGTH] if lines else "")
 
 

@@ -68,7 +68,9 @@ def finding_with_doubts(
     if found.word not in verdicts.JUDGED:
         return found
     if table.interrupted:  # the rows that are missing might have another order
-        return Finding(verdicts.NO_VERDICT, f"It has not run to its end. Until then: {found.sentence}")
+        return Finding(
+            verdicts.NO_VERDICT, f"The experiment has not run to its end. Until then: {found.sentence}"
+        )
     # The figures that were judged: finding_of() has judged a claim about times without the disturbed ones
     judged = without_disturbed(table) if timed else table
     doubts = (
@@ -562,7 +564,7 @@ def doubts_about_runs(tables: Sequence[ExperimentTable]) -> Iterator[str]:
     if any(table.quick for table in tables):
         yield "Quick runs are shorter than the document's, and measured once. A run with --full takes longer."
     if any(table.interrupted for table in tables):
-        yield "A run was interrupted. The page shows its results until then."
+        yield "An experiment has not run to its end. The page shows its results until then."
     if failed := sum(bool(cell.failure) for table in tables for cell in table.cells):
         yield f"{failed} rows have no figure, or not one of every repeat; each row says why."
 

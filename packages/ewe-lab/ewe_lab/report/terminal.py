@@ -95,7 +95,7 @@ def conclusions(table: ExperimentTable, experiment: Experiment | None) -> Iterat
     if lacks_percentiles(table):
         yield FEW_REPLIES_NOTE
     if table.interrupted:
-        yield "It has not run to its end: these are the results until then."
+        yield "The experiment has not run to its end: these are its results until then."
 
 
 def lacks_percentiles(table: ExperimentTable) -> bool:
