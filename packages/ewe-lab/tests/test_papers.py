@@ -244,6 +244,7 @@ def test_a_mistake_that_ends_the_import_keeps_its_traceback(
 
 
 MISTAKES = """
+import os
 from ewe_lab.bench.results import Cell, Sample
 
 def measure(lab):
@@ -253,9 +254,27 @@ def fail(lab):
     yield from measure(lab)
     raise KeyError("a mistake")
 
+def fail_without_file(lab):
+    os.mkdir("out/results.json")
+    yield from fail(lab)
+
 def check(table):
     raise ZeroDivisionError("a mistake")
 """
+
+
+def run_with_mistakes(file: Path, functions: str) -> subprocess.CompletedProcess[str]:
+    """Run an experiment with functions of MISTAKES; its results are in the directory `out` beside the file."""
+    facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
+    file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
+    (file.parent / "my").mkdir()
+    (file.parent / "my/own.py").write_text(MISTAKES, encoding="utf-8")
+    paths = os.pathsep.join([str(file.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-m", "ewe_lab", "run", "N", "--quick", "--out", "out"],
+        capture_output=True, text=True, cwd=file.parent, timeout=120,
+        env=os.environ | {"EWE_LAB_PAPERS": str(file.parent), "PYTHONPATH": paths},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -270,20 +289,19 @@ def test_a_mistake_in_a_function_of_a_paper_loses_no_figure(
 
     A table that lacks rows says so: it gives no verdict.
     """
-    facts = "".join(f'{fact} = "x"\n' for fact in ("source", "title", "claim", "varies", "measures"))
-    file.write_text(f"[experiment.N]\nloads = false\n{facts}{functions}\n", encoding="utf-8")
-    (file.parent / "my").mkdir()
-    (file.parent / "my/own.py").write_text(MISTAKES, encoding="utf-8")
-    paths = os.pathsep.join([str(file.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "ewe_lab", "run", "N", "--quick", "--out", "out"],
-        capture_output=True, text=True, cwd=file.parent, timeout=120,
-        env=os.environ | {"EWE_LAB_PAPERS": str(file.parent), "PYTHONPATH": paths},
-    )  # fmt: skip
+    done = run_with_mistakes(file, functions)
     assert done.returncode == 1 and "a mistake" in done.stderr
     (table,) = json.loads((file.parent / "out/results.json").read_text())["tables"]
     assert table["interrupted"] == is_interrupted
     assert [cell["samples"][0]["extra"] for cell in table["cells"]] == [{"x": 7.0}]
+
+
+@pytest.mark.starts_processes
+def test_a_file_that_cannot_be_written_hides_no_mistake(file: Path) -> None:
+    done = run_with_mistakes(file, 'run = "my.own:fail_without_file"')
+    *_, error, note = done.stderr.splitlines()
+    assert error == "KeyError: 'a mistake'"
+    assert note.startswith("results.json was not written: ")
 
 
 @pytest.mark.parametrize(
