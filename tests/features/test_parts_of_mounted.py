@@ -316,13 +316,19 @@ def test_mounted_features_with_two_settings_of_one_name_are_refused(here: Path) 
 def test_a_hup_reads_the_settings_of_a_mounted_feature(
     start: Start, tmp_path: Path, way_to_wait: str
 ) -> None:
-    (tmp_path / "greeter.py").write_text(GREETER)
+    for module in ("greeter", "welcome"):
+        (tmp_path / f"{module}.py").write_text(GREETER)
     file = tmp_path / "mine.toml"
     file.write_text("")
     server = start(way_to_wait, "--config", str(file))
     assert web.get(server.url + "h").status_code == 404
-    for word in ("Moin", "Ahoi"):
-        file.write_text(f'mount = "/h=greeter:FEATURE"\ngreeting = "{word}"\n')
+    for module, word in (
+        ("greeter", "Moin"),
+        ("greeter", "Ahoi"),
+        ("welcome", "Servus"),
+        ("greeter", "Moin"),
+    ):
+        file.write_text(f'mount = "/h={module}:FEATURE"\ngreeting = "{word}"\n')
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda word=word: web.get(server.url + "h").text == f"{word}.", 20, server.log)
     assert server.stop() == 0, server.log()
