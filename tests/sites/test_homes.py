@@ -355,6 +355,4 @@ def test_a_log_in_that_cannot_be_read_opens_no_script_elsewhere(
     for _ in range(3):
         response = run(site.respond(parse_request(head, RequestLimits()), Io()))
         assert response.status == (200 if runs else 404)
-    assert len(asked) == (
-        1 if runs else 4
-    )  # Users does not remember a refusal; guards() does so
+    assert len(asked) == (1 if runs else 4)  # Users does not remember a refusal; guards() does so
