@@ -563,11 +563,25 @@ def test_a_server_in_c_may_wait_by_pselect(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("gcc")
-def test_a_server_in_c_may_be_one_file_without_a_makefile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", ["one", "two", "three"])
+def test_a_server_in_c_may_have_no_makefile(tmp_path: Path, parts: str) -> None:
+    """One: the conversation is in server.c. Three: so is a part of the server in logarithm.c, which needs -lm."""
     files = lab("pool").files(lab("pool").variant("c"), solved=True)
-    text = "".join(files[name] for name in ("conversation.h", "conversation.c", "server.c"))
-    (tmp_path / "server.c").write_text(text.replace('#include "conversation.h"', ""))
-    command = ["cc", "-D_GNU_SOURCE", "-o", "server", "server.c", "-lpthread"]
+    server, conversation = files["server.c"], files["conversation.c"]
+    if parts == "one":
+        include = '#include "conversation.h"'
+        texts = {"server.c": f"{files['conversation.h']}{conversation}{server}".replace(include, "")}
+    else:
+        texts = {name: files[name] for name in ("server.c", "conversation.c", "conversation.h")}
+    if parts == "three":
+        wait = "    while (!stopping) {\n"
+        called = server.replace(wait, f"    if (logarithm(argc) < 0)\n        return 3;\n{wait}")
+        texts["server.c"] = f"double logarithm(double of);\n{called}"
+        texts["logarithm.c"] = "#include <math.h>\ndouble logarithm(double of) { return log(of); }\n"
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    sources = sorted(name for name in texts if name.endswith(".c"))
+    command = ["cc", "-D_GNU_SOURCE", "-o", "server", *sources, "-lpthread", "-lm"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     report = tmp_path / "report.json"
     command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]

@@ -47,7 +47,6 @@ from ewe_classroom.grader.subject import BadSubject
 from ewe_classroom.grader.submission import BUILD_TIMEOUT_S, Submission, copy
 
 UNLUCKY = Path(__file__).with_name("unlucky")
-SHARED = Path(__file__).resolve().parents[1] / "labs" / "shared"
 CFLAGS = (
     "-std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=thread -include ewe_unlucky.h"
     " -U__SANITIZE_THREAD__ -save-temps"
@@ -62,7 +61,14 @@ OPTIONS = {
     f":atexit_sleep_ms=200:exitcode={REPORTED_STATUS}",
     "GORACE": f"history_size=3:atexit_sleep_ms=200:exitcode={REPORTED_STATUS}",
 }
-MAKEFILE_OF_ONE_SOURCE = "%: %.c\n\t$(CC) $(CFLAGS) -o $@ $< -lpthread\n"
+# For a program without a Makefile: its source with the lab's conversation.c, its source alone, or all sources.
+MAKEFILE_OF_SOURCES = """BUILD = $(CC) $(CFLAGS) -o $@ $<
+LIBRARIES = -lpthread -lm -lrt
+OTHERS = $(filter-out first_test.c,$(wildcard *.c))
+%: %.c
+\t$(BUILD) $(wildcard conversation.c) $(LIBRARIES) || $(BUILD) $(LIBRARIES) \\
+\t|| $(BUILD) $(filter-out $<,$(OTHERS)) $(LIBRARIES)
+"""
 # Words of a source that knows of the detector: macros, functions and attributes; build tags
 NAMES_DETECTOR = {
     "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
@@ -223,18 +229,14 @@ class SanitizedBuild:
             raise
 
     def build_c(self) -> None:
-        """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none.
-
-        A program without the lab's conversation.c is then one source.
+        """Build with make and the flags of ThreadSanitizer; without a Makefile, by MAKEFILE_OF_SOURCES.
 
         Raises BadSubject, ConfigError.
         """
         # The conditions with bad luck: CFLAGS includes this file in each source.
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
-            copy(SHARED / "Makefile", self.directory / "Makefile")
-            if not (self.directory / "conversation.c").exists():
-                (self.directory / "Makefile").write_text(MAKEFILE_OF_ONE_SOURCE)
+            (self.directory / "Makefile").write_text(MAKEFILE_OF_SOURCES)
         name = self.sources.program.name
         (self.directory / name).unlink(missing_ok=True)  # make would take an existing program for finished
         self.submission.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
