@@ -952,7 +952,8 @@ if do == "spin":
 if do == "usage":
     print("ewe-grade: --user: there is no account", file=sys.stderr)
     sys.exit(2)
-if do == "die":
+# A neighbour has taken all memory, so that the kernel kills this grader.
+if do == "die" or do == "victim" and open({log!r}).read().count("victim") == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 if do == "slow":
     time.sleep(0.3)
@@ -1212,6 +1213,19 @@ def test_a_run_that_has_reached_its_limit_is_repeated_alone_and_for_longer(
 
 
 @pytest.mark.starts_processes
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_submission_whose_grader_failed_beside_others_is_graded_again_alone(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str], jobs: int
+) -> None:
+    assert run_class({"Ada": "good", "Bo": "victim", "Cy": "die"}, "--jobs", str(jobs)) == 1
+    said = capsys.readouterr().out
+    assert ("the grader failed: 2 submissions to be graded again, one at a time" in said) == (jobs > 1)
+    rows = table(tmp_path / "out")
+    assert [rows[name]["mark"] for name in ("Ada", "Bo", "Cy")] == ["156", "156" if jobs > 1 else "", ""]
+    assert (tmp_path / "log").read_text().split().count("die") == jobs
+
+
+@pytest.mark.starts_processes
 def test_after_an_edit_of_the_scheme_a_class_is_graded_again(
     tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1309,7 +1323,7 @@ def test_a_report_that_is_not_finished_is_no_mark_and_is_graded_again(
     assert (rows["Ada"]["mark"], rows["Bo"]["mark"]) == ("156", "")
     assert "status 1 before it had finished" in rows["Bo"]["remark"]
     assert run_class({}) == 1
-    assert (tmp_path / "log").read_text().splitlines().count("full disk") == 2
+    assert (tmp_path / "log").read_text().splitlines().count("full disk") == 4  # twice in each run
 
 
 @pytest.mark.starts_processes
