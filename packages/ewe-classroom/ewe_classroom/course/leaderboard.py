@@ -35,6 +35,7 @@ from typing import Any
 from ewe.config.messages import ConfigError
 from ewe_classroom.course.submissions import STUDENTS, SUBMISSION_COPIES, all_paths
 from ewe_classroom.grader.formats import rate_of_claim
+from ewe_classroom.seeds import SPELLING
 
 FORMAT = "ewe-grade/1"
 MAX_RESULT_BYTES = 4 << 20  # of one result file
@@ -184,7 +185,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
 
 def printable_line(text: str) -> str:
     """Return a text of a result file without line ends, and without the control sequences of a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(each if each.isprintable() or each in SPELLING else "?" for each in text)
 
 
 def checked_number(value: Any) -> float:

@@ -40,7 +40,7 @@ from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.seeds import plain_name
+from ewe_classroom.seeds import SPELLING, shown_name
 
 STUDENTS = "students"  # the directory of the results that has one directory for each student
 SUBMISSION_COPIES = ("files", "files.new")  # directories of a student's results: the copies of the submission
@@ -131,7 +131,8 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     if len(layout.hand_ins) > MAX_STUDENTS:
         raise ConfigError(f"{folder}: {len(layout.hand_ins)} submissions; the limit is {MAX_STUDENTS}")
     for each in layout.hand_ins:
-        each.name, each.key = as_utf8_line(each.name), as_utf8_line(each.key)
+        # The key is that of earlier runs, whose manual.csv knows a student by it.
+        each.name, each.key = as_utf8_line(each.name), one_line(as_utf8(each.key))
         each.identity = {column: as_utf8_line(value) for column, value in each.identity.items()}
     make_keys_unique(layout.hand_ins)
     return layout
@@ -401,11 +402,13 @@ def archive_suffix(name: str) -> str:
 
 
 def as_utf8_line(text: str) -> str:
-    """Return a name as UTF-8 can write it, in one line, without invisible characters (plain_name()).
+    """Return a name as UTF-8 can write it, in one line, with the characters of shown_name()."""
+    return "".join(each if each in SPELLING else one_line(each) for each in shown_name(as_utf8(text)))
 
-    A name from an old archive may have bytes of Latin-1.
-    """
-    return one_line(plain_name(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
+
+def as_utf8(text: str) -> str:
+    """Return a name as UTF-8 can write it. A name from an old archive may have bytes of Latin-1."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def make_keys_unique(hand_ins: list[HandIn]) -> None:
