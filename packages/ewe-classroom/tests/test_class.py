@@ -544,6 +544,45 @@ def test_the_list_of_a_zip_file_does_not_fill_the_memory(
         submissions.unpack(tmp_path / "ada.zip", "ada.zip", target, submissions.SubmissionCounter(40))
 
 
+@pytest.mark.parametrize("forged", ["no place", "another place"])
+def test_the_size_of_the_list_of_a_zip_file_is_not_forged(tmp_path: Path, forged: str) -> None:
+    """A record of 64-bit numbers says 10 bytes: zipfile uses it only if 20 bytes name its place."""
+    record = b"PK\6\6" + bytes(36) + (10).to_bytes(8, "little") + bytes(8)
+    with zipfile.ZipFile(tmp_path / "ada.zip", "w") as archive:
+        for number in range(40):
+            archive.writestr(zipfile.ZipInfo(f"{'n' * 1000}{number}"), "")
+        archive.infolist()[-1].comment = record + (
+            bytes(20) if forged == "no place" else b"PK\6\7" + bytes(16)
+        )
+    if forged == "no place":
+        assert len(zipfile.ZipFile(tmp_path / "ada.zip").namelist()) == 40
+    assert submissions.directory_bytes(tmp_path / "ada.zip") > 40 * 1046
+
+
+def test_a_zip_file_may_have_its_size_only_in_64_bits(tmp_path: Path) -> None:
+    """As programs write it that send an archive before they know its size."""
+    with zipfile.ZipFile(tmp_path / "ada.zip", "w") as archive:
+        archive.writestr("server.py", PROGRAM)
+    whole = (tmp_path / "ada.zip").read_bytes()
+    at = whole.rfind(b"PK\5\6")
+    size, start = whole[at + 12 : at + 16], whole[at + 16 : at + 20]
+    numbers = [
+        (44).to_bytes(8, "little"),
+        bytes(12),
+        *[(1).to_bytes(8, "little")] * 2,
+        size,
+        bytes(4),
+        start,
+        bytes(4),
+    ]
+    place = b"PK\6\7" + bytes(4) + at.to_bytes(8, "little") + (1).to_bytes(4, "little")
+    end = whole[at : at + 8] + b"\xff" * 12 + bytes(2)
+    (tmp_path / "ada.zip").write_bytes(whole[:at] + b"PK\6\6" + b"".join(numbers) + place + end)
+    assert submissions.directory_bytes(tmp_path / "ada.zip") == int.from_bytes(size, "little")
+    found = files_of(HandIn("a", "a", [(tmp_path / "ada.zip", "ada.zip")]), tmp_path / "to")
+    assert found == {"server.py": PROGRAM}
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
 def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path, suffix: str) -> None:
     """And a large file is no header."""
