@@ -245,6 +245,17 @@ def test_a_commit_that_is_large_in_memory_has_no_time(tmp_path: Path) -> None:
     assert found == "None" and int(megabytes) < 128
 
 
+def test_a_commit_without_a_time_is_a_remark() -> None:
+    """A student who is late could hand in a commit that cannot be read."""
+    for sent, says in (
+        (None, "the time of the last commit cannot be read; no late day is counted"),
+        (DUE, ""),
+    ):
+        result = graded("ada", identity={"GitHub": "ada"}, sent=sent)
+        mark = marks.mark_of(result, marks.MarkRules(due=DUE, percent_per_day=50.0), 100, {})
+        assert marks.remark(mark) == says
+
+
 @pytest.mark.needs("git", "root")
 @pytest.mark.starts_processes
 def test_a_repository_of_another_account_has_the_time_of_its_last_commit(tmp_path: Path) -> None:
