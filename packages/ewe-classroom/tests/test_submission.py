@@ -494,6 +494,47 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
+def test_an_account_is_ended_although_another_grader_kills_the_killer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The accounts share 606 user ids for this purpose, and kill(2) with -1 reaches each process of such an id."""
+    account, kill = own_account(), os.kill
+    tokens = os.pipe()
+    os.write(tokens[1], b"dies" + b"kills")
+
+    def kill_or_die(
+        pid: int, number: int
+    ) -> None:  # within the forked process, the first of which takes "dies"
+        kill(os.getpid() if os.read(tokens[0], 4) == b"dies" else pid, number)
+
+    monkeypatch.setattr(os, "kill", kill_or_die)
+    sleeper = subprocess.Popen(["sleep", "600"], preexec_fn=SandboxLimits(account), start_new_session=True)
+    try:
+        end_account(account)
+        assert sleeper.wait(20) == -signal.SIGKILL
+    finally:
+        monkeypatch.undo()
+        sleeper.kill()
+        sleeper.wait()
+        for each in tokens:
+            os.close(each)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("is_parent", "status"), [(True, 0), (False, -signal.SIGTERM)])
+def test_a_process_ends_whose_parent_had_ended_before(is_parent: bool, status: int) -> None:
+    """Between fork() and prctl(2) the parent may end, and the kernel then sends no signal."""
+    code = "import sys; from ewe_classroom.grader.processes import *; end_with_parent(15, int(sys.argv[1]))"
+    parent = os.getpid() if is_parent else os.getppid()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(parent)], check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == status
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
 def test_the_process_that_ends_an_account_gets_no_signal_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A SIGSTOP would keep the grader waiting for that process, and the submission would outlive the grader."""
     account, kill = own_account(), os.kill

@@ -547,7 +547,7 @@ def start_grader(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path 
         process = subprocess.Popen(
             plan.command(hand_in, given_directory), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True, env=grader_environment(),
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
         )  # fmt: skip
     end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
     return RunningGrader(hand_in, process, waiting.graded_work, end_s)
