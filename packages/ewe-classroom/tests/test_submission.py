@@ -594,7 +594,7 @@ exit 1
 """
 
 
-@pytest.mark.needs("root", "Perl")
+@pytest.mark.needs("root", "Perl", "a mount namespace")
 @pytest.mark.starts_processes
 def test_no_file_of_a_submission_stays_in_a_shared_directory(tmp_path: Path) -> None:
     """Also none in a directory within /tmp that every account may write, and no shared memory of System V."""
@@ -638,12 +638,12 @@ def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch
 
 
 SHARES = """#!/bin/sh
-perl -e 'print defined(shmget(4711, 1536 << 20, 01666)) ? "taken" : "refused"' > SEEN
+perl -e '$id = shmget(4711, 1536 << 20, 01666); print defined($id) ? "taken" : "refused"; shmctl($id, 0, 0)' > SEEN
 exit 1
 """
 
 
-@pytest.mark.needs("root", "Perl")
+@pytest.mark.needs("root", "Perl", "a mount namespace")
 @pytest.mark.starts_processes
 def test_shared_memory_that_no_process_uses_has_a_limit(tmp_path: Path) -> None:
     """It counts as the memory of no process, so the kernel would end others when the memory is full."""
@@ -864,7 +864,9 @@ def test_options_of_a_copy_need_the_names_of_its_files(
 KEY_OF_ROOT = """import ctypes, os
 from ewe.server.privileges import JOIN_SESSION_KEYRING, KEYCTL_NUMBERS
 from ewe_classroom.grader.sandbox import become, named_account
-keyctl = KEYCTL_NUMBERS[os.uname().machine]
+keyctl = KEYCTL_NUMBERS.get(os.uname().machine)
+if keyctl is None:
+    raise SystemExit(print("unknown"))
 call = ctypes.CDLL(None).syscall
 call(keyctl, JOIN_SESSION_KEYRING, None)
 call(keyctl - 2, b"user", b"ewe:test", b"secret", 6, -3)
@@ -879,7 +881,8 @@ print(find(), os.getuid())
 @pytest.mark.needs("root")
 def test_a_server_has_no_key_of_root() -> None:
     done = subprocess.run([sys.executable, "-c", KEY_OF_ROOT], capture_output=True, text=True)
-    first, *rest = done.stdout.split()
-    if first == "False":
-        needs.lacks("root", "no keyrings that this account may use")
-    assert rest == ["False", str(named_account("nobody").uid)], done.stderr
+    found = done.stdout.split()
+    assert found, done.stderr
+    if found[0] in ("False", "unknown"):
+        needs.lacks("root", "no keyrings that this account may use, or a machine with other numbers of calls")
+    assert found[1:] == ["False", str(named_account("nobody").uid)], done.stderr
