@@ -360,7 +360,7 @@ def hide(paths: Sequence[str]) -> bool:
     """Make directories and files empty for this process and its descendants; return False if the system refuses.
 
     Their shared memory of System V is private, too: a segment would outlive the processes, and the next submission
-    could read it. It has a limit, because a segment that no process uses counts as the memory of none.
+    could read it. It has a limit: the limits of processes do not count a segment that no process uses.
     """
     try:
         refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
