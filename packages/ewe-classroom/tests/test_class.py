@@ -555,17 +555,17 @@ def test_the_list_of_a_zip_file_does_not_fill_the_memory(
         submissions.unpack(tmp_path / "ada.zip", "ada.zip", target, submissions.SubmissionCounter(40))
 
 
-@pytest.mark.parametrize("forged", ["no place", "another place"])
+@pytest.mark.parametrize("forged", ["no locator", "another locator"])
 def test_the_size_of_the_list_of_a_zip_file_is_not_forged(tmp_path: Path, forged: str) -> None:
-    """A record of 64-bit numbers says 10 bytes: zipfile uses it only if 20 bytes name its place."""
+    """A record of 64-bit numbers says 10 bytes: zipfile uses it only with a locator behind it."""
     record = b"PK\6\6" + bytes(36) + (10).to_bytes(8, "little") + bytes(8)
     with zipfile.ZipFile(tmp_path / "ada.zip", "w") as archive:
         for number in range(40):
             archive.writestr(zipfile.ZipInfo(f"{'n' * 1000}{number}"), "")
         archive.infolist()[-1].comment = record + (
-            bytes(20) if forged == "no place" else b"PK\6\7" + bytes(16)
+            bytes(20) if forged == "no locator" else b"PK\6\7" + bytes(16)
         )
-    if forged == "no place":
+    if forged == "no locator":
         assert len(zipfile.ZipFile(tmp_path / "ada.zip").namelist()) == 40
     assert submissions.directory_bytes(tmp_path / "ada.zip") > 40 * 1046
 
@@ -586,9 +586,9 @@ def test_a_zip_file_may_have_its_size_only_in_64_bits(tmp_path: Path) -> None:
         start,
         bytes(4),
     ]
-    place = b"PK\6\7" + bytes(4) + at.to_bytes(8, "little") + (1).to_bytes(4, "little")
+    locator = b"PK\6\7" + bytes(4) + at.to_bytes(8, "little") + (1).to_bytes(4, "little")
     end = whole[at : at + 8] + b"\xff" * 12 + bytes(2)
-    (tmp_path / "ada.zip").write_bytes(whole[:at] + b"PK\6\6" + b"".join(numbers) + place + end)
+    (tmp_path / "ada.zip").write_bytes(whole[:at] + b"PK\6\6" + b"".join(numbers) + locator + end)
     assert submissions.directory_bytes(tmp_path / "ada.zip") == int.from_bytes(size, "little")
     found = files_of(HandIn("a", "a", [(tmp_path / "ada.zip", "ada.zip")]), tmp_path / "to")
     assert found == {"server.py": PROGRAM}

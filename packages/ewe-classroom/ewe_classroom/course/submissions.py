@@ -59,7 +59,7 @@ MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
 ZIP_END = b"PK\5\6"  # the beginning of the record at the end of a zip file
-ZIP_LARGE, ZIP_PLACE = b"PK\6\6", b"PK\6\7"  # of the record of 64-bit numbers, and of its place
+ZIP_LARGE, ZIP_LOCATOR = b"PK\6\6", b"PK\6\7"  # of the record of 64-bit numbers, and of its locator
 UNKNOWN_ZIP_BYTES = 0xFFFFFFFF  # in place of a size that only the record of 64-bit numbers has
 MAX_SEEK_BYTES = (1 << 63) - 1
 MAX_ZIP_END_BYTES = 76 + 22 + 65535  # of the two records, and a comment
@@ -571,7 +571,7 @@ def directory_bytes(archive: Path) -> int:
     """Return the size of the list of members (the central directory) of a zip file; 0 if the file has no list.
 
     The record at the end of the file has the size, and behind it perhaps a comment. In a large archive, a record of
-    64-bit numbers and 20 bytes that name its place come before it (APPNOTE.TXT of PKWARE, section 4.3). Of several
+    64-bit numbers and a locator of 20 bytes come before it (APPNOTE.TXT of PKWARE, section 4.3). Of several
     sizes the largest one counts: a student can write them, and versions of zipfile differ in the one that they use.
     """
     with archive.open("rb") as file:
@@ -582,11 +582,11 @@ def directory_bytes(archive: Path) -> int:
         if at < 0:
             return 0
         size = int.from_bytes(end[at + 12 : at + 16], "little")
-        place = end[max(0, at - 20) : at]
-        if not place.startswith(ZIP_PLACE):
+        locator = end[max(0, at - 20) : at]
+        if not locator.startswith(ZIP_LOCATOR):
             return size
-        # The record before the place, and the one that the place names. A seek beyond the end reads nothing.
-        file.seek(min(int.from_bytes(place[8:16], "little"), MAX_SEEK_BYTES))
+        # The record before the locator, and the one that the locator names. A seek beyond the end reads nothing.
+        file.seek(min(int.from_bytes(locator[8:16], "little"), MAX_SEEK_BYTES))
         records = [end[max(0, at - 76) : max(0, at - 20)], file.read(56)]
     sizes = [int.from_bytes(each[40:48], "little") for each in records if each.startswith(ZIP_LARGE)]
     return max(sizes) if sizes and size == UNKNOWN_ZIP_BYTES else max([size, *sizes])
