@@ -43,10 +43,12 @@ MIN_WORKERS, MAX_WORKERS = 3, 6
 FIRST_PORT, LAST_PORT = 8100, 8899
 FILE_COUNT = 3
 MAX_NAME_CHARS = 100
+# Characters of the category Cf that belong to a spelling: two joiners, and visible signs before numbers
+SPELLING = "\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
 
 
 def plain_name(text: str) -> str:
-    """Return a name without invisible characters, and with ordinary blanks (the categories Cf and Zs of Unicode).
+    """Return a name to compare: no invisible characters, ordinary blanks (the categories Cf and Zs of Unicode).
 
     Persian names have U+200C between two letters, and a word processor writes U+00A0 between two names. Few people
     can type them again, and str.isprintable() is false for both.
@@ -55,12 +57,22 @@ def plain_name(text: str) -> str:
     return "".join(" " if kind == "Zs" else each for each, kind in kinds if kind != "Cf")
 
 
+def shown_name(text: str) -> str:
+    """Return a name as a person wrote it, but for the characters that no spelling needs (plain_name()).
+
+    SPELLING is a part of the word: without it, a Persian name is another one. The other characters of the category
+    Cf could turn the order of the letters round, in which a page shows a name.
+    """
+    kinds = ((each, unicodedata.category(each)) for each in text)
+    return "".join(" " if kind == "Zs" else each for each, kind in kinds if kind != "Cf" or each in SPELLING)
+
+
 class Seed:
     """The numbers of one student. name: the argument of --seed."""
 
     def __init__(self, name: str) -> None:
-        self.name = " ".join(plain_name(name).split())
-        self.key = unicodedata.normalize("NFC", self.name).casefold()
+        self.name = " ".join(shown_name(name).split())
+        self.key = unicodedata.normalize("NFC", " ".join(plain_name(name).split())).casefold()
 
     @classmethod
     def read(cls, text: str) -> Seed:

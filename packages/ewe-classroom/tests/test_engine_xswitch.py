@@ -217,6 +217,28 @@ def test_an_answer_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.M
         floods.join()
 
 
+def test_an_answer_that_is_cut_is_no_response(tmp_path: Path) -> None:
+    server = object.__new__(XSwitchServer)
+    server.scene = cast(EngineScene, Scene(cast(Subject, SimpleNamespace(site=None, workers=1))))
+    server.scene.asked = 0
+    server.log = tmp_path / "ewe.log"
+    server.log.touch()
+
+    def cut() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.port = listener.getsockname()[1]
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        with pytest.raises(FailedExpectation, match=r"got no response: .*98 more expected"):
+            server.ask("/cgi-bin/probe.py")
+        cutter.join()
+
+
 def is_open(directory: str) -> bool:
     return bool(os.stat(directory).st_mode & stat.S_IWOTH)
 

@@ -92,19 +92,35 @@ def test_a_file_that_a_student_has_made_up_is_left_out(
     assert "made-up.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [".", "students", "students/eve", "students/eve/files", "link"])
 def test_a_submission_in_the_results_of_a_class_is_no_result(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     """A student could hand in a report with another student's name."""
-    (directory / "students" / "ed").mkdir(parents=True)
-    (directory / "students" / "ed" / "report.json").write_text(json.dumps(result("Ed", 0.6)))
+    eve = directory / "students" / "eve"
     for place in ("files", "files.new", "files/lab/deep"):
-        folder = directory / "students" / "eve" / place
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(result("Ada", 0.2, began=9.0)))
-    assert board(str(directory), "--json", str(directory / "board")) == 0
-    rates = {row["name"]: row["rate"] for row in json.loads((directory / "board").read_text())["rows"]}
-    assert (rates["Ada"], rates["Ed"]) == (1.5, 0.6)
+        (eve / place).mkdir(parents=True, exist_ok=True)
+        (eve / place / "report.json").write_text(json.dumps(result("Ada", 0.2, began=9.0)))
+    (eve / "report.json").write_text(json.dumps(result("Eve", 0.6)))
+    (eve / "graded.json").write_text("{}")
+    (directory / "link").symlink_to(eve)
+    monkeypatch.chdir(directory / given)
+    status = board(".", "--json", str(directory / "board"))
+    assert "handed in by a student; left out, as each such file (" in capsys.readouterr().err
+    assert status == (2 if given == "students/eve/files" else 0)
+    rows = json.loads((directory / "board").read_text())["rows"] if status == 0 else []
+    rates = {row["name"]: row["rate"] for row in rows}
+    assert 0.2 not in rates.values() and (rates.get("Eve") == 0.6 or status == 2)
+
+
+def test_a_directory_with_the_names_of_results_may_have_reports(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = directory / "students" / "prof" / "files" / "reports"
+    reports.mkdir(parents=True)
+    (reports / "eve.json").write_text(json.dumps(result("Eve", 0.6)))
+    assert board(str(reports)) == 0
+    assert "Eve" in capsys.readouterr().out
 
 
 def test_a_student_with_folders_of_any_depth_stops_no_leaderboard(

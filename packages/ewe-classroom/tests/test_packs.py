@@ -200,6 +200,8 @@ def test_a_requirement_of_another_python_is_in_no_pack(monkeypatch: pytest.Monke
             ["no-such-distribution>=1"],
             "ewe-classroom needs no-such-distribution, which is not installed here",
         ),
+        (['no-such-distribution; python_version >= "3.9"'], "needs no-such-distribution, which is not"),
+        (['no-such-distribution; python_version < "3.12"'], "needs no-such-distribution, which is not"),
         (None, "ewe-classroom is not installed here"),
     ],
 )

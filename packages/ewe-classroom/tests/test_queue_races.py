@@ -459,6 +459,27 @@ __attribute__((destructor)) static void removes(void)
         abort();
 }
 """
+# The words of a report in the server's own output are none of the detector's.
+SAYS_ITSELF = 'fprintf(stderr, "WARNING: ThreadSanitizer: data race (pid=1)\\n");'
+SAYS_AND_REMOVES = REMOVES_REPORTS.replace("    snprintf", f"    {SAYS_ITSELF}\n    snprintf")
+WRITES_DECOYS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+__attribute__((constructor)) static void writes(void)
+{
+    char name[] = "TSAM_OPTIONS", path[4096];
+    name[3]++;
+    char *found = getenv(name) == NULL ? NULL : strstr(getenv(name), "log_path='");
+    for (int number = 0; found != NULL && number < 40; number++) {
+        snprintf(path, sizeof path, "%s", found + 10);
+        snprintf(strchr(path, 39), 20, ".%d", number);
+        FILE *file = fopen(path, "w");
+        if (file != NULL)
+            fclose(file);
+    }
+}
+"""
 GO_STARTS_AGAIN = """
 var served int
 
@@ -498,12 +519,33 @@ def built_verdict(directory: Path, way: str, edits: list[tuple[str, str]], more:
         pytest.param(STARTS_AGAIN, "started itself again with TSAN_OPTIONS=", id="other options"),
         pytest.param(WRITES_ELSEWHERE, "a data race on `served`", id="another error output"),
         pytest.param(REMOVES_REPORTS, "the report is not there", id="no reports"),
+        pytest.param(SAYS_AND_REMOVES, "the report is not there", id="no reports, and words in the output"),
+        pytest.param(WRITES_DECOYS, "a data race on `served`", id="40 more files"),
     ],
 )
 def test_a_program_in_c_cannot_silence_the_detector(tmp_path: Path, more: str, says: str) -> None:
     declared = ("static void stop(", "static int served;\n\nstatic void stop(")
     found = built_verdict(tmp_path, "c", [RACE_IN_C, declared], more)
     assert found["status"] == "failed" and says in str(found["did"]), found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_crash_in_c_is_a_crash(tmp_path: Path) -> None:
+    """The race detector ends a program after SIGSEGV with the status of a race, and writes another text."""
+    crash = "    queue.count++;\n    if (queue.count == 3)\n        *(volatile int *)0 = 1;\n"
+    found = built_verdict(tmp_path, "c", [("    queue.count++;\n", crash)], "")
+    assert found["status"] == "failed", found["text"]
+    assert "DEADLYSIGNAL at server.c:" in str(found["did"]), found["text"]
+    assert "`*(volatile int *)0 = 1;`" in str(found["did"]), found["text"]
+
+
+@pytest.mark.needs("gcc")
+def test_a_server_in_c_may_end_with_any_status(tmp_path: Path) -> None:
+    """66 is EX_NOINPUT of sysexits.h, and without an option the status of the race detector, too."""
+    found = built_verdict(
+        tmp_path, "c", [("    drain();\n    return 0;", "    drain();\n    return 66;")], ""
+    )
+    assert found["status"] == "passed", found["text"]
 
 
 @pytest.mark.needs("gcc")
@@ -521,11 +563,25 @@ def test_a_server_in_c_may_wait_by_pselect(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("gcc")
-def test_a_server_in_c_may_be_one_file_without_a_makefile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", ["one", "two", "three"])
+def test_a_server_in_c_may_have_no_makefile(tmp_path: Path, parts: str) -> None:
+    """One: the conversation is in server.c. Three: so is a part of the server in logarithm.c, which needs -lm."""
     files = lab("pool").files(lab("pool").variant("c"), solved=True)
-    text = "".join(files[name] for name in ("conversation.h", "conversation.c", "server.c"))
-    (tmp_path / "server.c").write_text(text.replace('#include "conversation.h"', ""))
-    command = ["cc", "-D_GNU_SOURCE", "-o", "server", "server.c", "-lpthread"]
+    server, conversation = files["server.c"], files["conversation.c"]
+    if parts == "one":
+        include = '#include "conversation.h"'
+        texts = {"server.c": f"{files['conversation.h']}{conversation}{server}".replace(include, "")}
+    else:
+        texts = {name: files[name] for name in ("server.c", "conversation.c", "conversation.h")}
+    if parts == "three":
+        wait = "    while (!stopping) {\n"
+        called = server.replace(wait, f"    if (logarithm(argc) < 0)\n        return 3;\n{wait}")
+        texts["server.c"] = f"double logarithm(double of);\n{called}"
+        texts["logarithm.c"] = "#include <math.h>\ndouble logarithm(double of) { return log(of); }\n"
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    sources = sorted(name for name in texts if name.endswith(".c"))
+    command = ["cc", "-D_GNU_SOURCE", "-o", "server", *sources, "-lpthread", "-lm"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     report = tmp_path / "report.json"
     command = ["--lab", "pool", "--only", "queue-races", "--limit", "0", "--json", str(report)]

@@ -35,6 +35,8 @@ def test_numbers_are_stable_and_spread() -> None:
         == Seed("\u0639\u0644\u06cc\u0631\u0636\u0627").port
     )
     assert Seed.read("ada\u00a0lovelace\u200e").port == ada.port
+    # What a page shows keeps the spelling, and nothing that turns the order of letters round.
+    assert Seed("\u06cc\u200c\u0631\u00a0x\u202e").name == "\u06cc\u200c\u0631 x"
     workers = [Seed(name).workers(4) for name in NAMES]
     assert {workers.count(number) > 30 for number in (3, 4, 5, 6)} == {True} and len(set(workers)) == 4
     assert len({Seed(name).port for name in NAMES}) > 150

@@ -168,6 +168,18 @@ def test_a_report_that_a_program_makes_itself_shows_no_file_behind_a_link(tmp_pa
         ("python", "from collections import deque\nimport os, threading\n", ""),
         ("python", "from multiprocessing import cpu_count\n", ""),
         ("python", "import queue\ntry: put()\nexcept queue.Full: raise queue.Empty from None\n", ""),
+        ("python", "import queue\ntry: put()\nexcept queue.Full: pass\ndef work(queue): queue.get()\n", ""),
+        ("python", "import queue\ndef f():\n queue = Own()\n queue.put(1)\nqueue.Full\n", ""),
+        ("python", "import queue\nqueue.Full\nclass A:\n queue: Own\n def f(self): self.queue.get()\n", ""),
+        ("python", "import queue\nqueue.Full\ndef f(queue=queue): queue.Queue()\n", "the module queue"),
+        ("python", "import queue\nqueue.Full\ndef f():\n import queue\n queue.Queue()\n", "module queue"),
+        (
+            "python",
+            "import queue\nqueue.Full\ndef f():\n [0 for queue in ()]\n queue.Queue()\n",
+            "module queue",
+        ),
+        ("python", "import queue\nqueue.Full\nq = globals()['queue'].Queue()\n", "the module queue"),
+        ("python", "import queue, sys\nqueue.Full\nq = sys.modules['queue'].Queue()\n", "the module queue"),
         ("python", "import multiprocessing as m\nn = m.cpu_count()\n", ""),
         ("python", "import queue\nq = queue.Queue()\nqueue.Full\n", "the module queue"),
         ("python", "import queue\nqueue.Full\nq = getattr(queue, 'Queue')()\n", "the module queue"),
@@ -206,6 +218,28 @@ def test_only_the_files_of_the_server_are_searched_for_a_queue(tmp_path: Path) -
     assert client in with_imports(server)
     own.write_text("__import__('cli' + 'ent')\n")
     assert client in with_imports(server) and client in with_imports(tmp_path / "package.model.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("from own import queue\nq = queue.Queue()\n", "server.py:1 uses queue of own:"),
+        ("from own import *\nq = queue.Queue()\n", "server.py:1 uses * of own:"),
+        ("import own\nq = own.queue.Queue()\n", "server.py:2 uses own.queue:"),
+        ("from own import *\ndef f(queue): queue.put(1)\n", ""),
+        ("import own\nown.put(1)\nself.queue.put(1)\n", ""),
+        ("from state import queue\nqueue.put(1)\n", ""),
+    ],
+)
+def test_a_module_with_a_queue_is_found_that_another_file_imports(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    server, own, state = (tmp_path / f"{name}.py" for name in ("server", "own", "state"))
+    server.write_text(text)
+    own.write_text("import queue\ntry: put()\nexcept queue.Full: pass\n")
+    state.write_text("queue = Own()\n")
+    found = library_queue("python", [server, own, state])
+    assert says in found and bool(found) == bool(says), found
 
 
 def test_the_given_files_have_no_library_queue(tmp_path: Path) -> None:

@@ -257,7 +257,9 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("own_network", [False, True])
+@pytest.mark.parametrize(
+    "own_network", [False, pytest.param(True, marks=pytest.mark.needs("a private network"))]
+)
 def test_a_server_cannot_connect_to_the_reference_in_its_own_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_network: bool
 ) -> None:

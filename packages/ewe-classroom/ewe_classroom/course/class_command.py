@@ -89,7 +89,8 @@ def simultaneous(jobs: int) -> int:
         return jobs
     print(
         "ewe-course: this system refuses private networks, in which no server reaches that of another student: the"
-        " submissions are graded one at a time",
+        f" submissions are graded one at a time, and not {jobs}; start the command with sudo, a container with"
+        " --privileged",
         file=sys.stderr,
     )
     return 1

@@ -20,8 +20,9 @@ again: one at a time, with a longer limit. Two kinds are not among them, since t
 machine: a server that never sleeps, and one that lets its clients wait. The grader then waits for the server, and
 hardly for a processor (BUSY_SHARE).
 
-Possible failures: ewe-grade itself fails or is killed. The submission then has no report, the table says so, and
-the next run of the command tries again.
+Possible failures: ewe-grade itself fails or is killed. Another submission may be the reason, such as one that has
+taken all memory, so the submission is graded again, alone. If that fails, too, it has no report, the table says so,
+and the next run of the command tries again.
 
 Read next: marks.py, which turns the reports into marks.
 """
@@ -240,17 +241,20 @@ def grade_in_locked_directory(
     for result in grade_with_time_left(plan, waiting, given_directory, on_result):
         found[result.hand_in.key] = result
     cut_off = [each for each in found.values() if has_reached_limit(each, plan)]
+    longer = replace(plan, jobs=1, limit_s=LONGER_LIMIT * plan.limit_s)
     if cut_off:
-        longer = replace(plan, jobs=1, limit_s=LONGER_LIMIT * plan.limit_s)
         tell(
             f"the limit of {plan.limit_s:g} s was reached: {submissions_text(len(cut_off))} to be graded again, "
             f"one at a time, with {longer.limit_s:g} s"
         )
-        for result in grade_with_time_left(
-            longer, [prepare_again(plan, each, lab_digests) for each in cut_off], given_directory, on_result
-        ):
-            result.again = True
-            found[result.hand_in.key] = result
+    # A grader that was alone fails again.
+    failed = [each for each in found.values() if each.new and each.grader_failed and plan.jobs > 1]
+    if failed:
+        tell(f"the grader failed: {submissions_text(len(failed))} to be graded again, one at a time")
+    repeated = [prepare_again(plan, each, lab_digests) for each in [*cut_off, *failed]]
+    for result in grade_with_time_left(longer, repeated, given_directory, on_result):
+        result.again = True
+        found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
 
 
@@ -314,10 +318,10 @@ def has_reached_limit(graded: GradedHandIn, plan: ClassPlan) -> bool:
 
 
 def prepare_again(plan: ClassPlan, graded: GradedHandIn, lab_digests: dict[str, Any]) -> WaitingHandIn:
-    """Prepare a submission that has reached the limit to be graded again: remove its report, and keep its files.
+    """Prepare a submission to be graded again: remove its report, and keep its files.
 
-    The report lacks the checks that did not run. If the command is interrupted now, the next run of it finds no
-    report, and grades the submission. lab_digests: the result of digests(). Raises OSError.
+    The report, if there is one, lacks the checks that did not run. If the command is interrupted now, the next run
+    of it finds no report, and grades the submission. lab_digests: the result of digests(). Raises OSError.
     """
     directory = plan.directory(graded.hand_in)
     remove_result(directory)
@@ -543,7 +547,7 @@ def start_grader(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path 
         process = subprocess.Popen(
             plan.command(hand_in, given_directory), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True, env=grader_environment(),
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),
+            preexec_fn=partial(end_with_parent, signal.SIGTERM, os.getpid()),
         )  # fmt: skip
     end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
     return RunningGrader(hand_in, process, waiting.graded_work, end_s)

@@ -35,6 +35,7 @@ from typing import Any
 from ewe.config.messages import ConfigError
 from ewe_classroom.course.submissions import STUDENTS, SUBMISSION_COPIES, all_paths
 from ewe_classroom.grader.formats import rate_of_claim
+from ewe_classroom.seeds import SPELLING
 
 FORMAT = "ewe-grade/1"
 MAX_RESULT_BYTES = 4 << 20  # of one result file
@@ -102,9 +103,13 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
             f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
     found: dict[str, LeaderboardEntry] = {}
-    for path in sorted(
-        each for each in all_paths(directory) if each.suffix == ".json" and not is_copy_of_submission(each)
-    ):
+    paths = sorted(each for each in all_paths(directory) if each.suffix == ".json")
+    handed_in = {each for each in paths if is_copy_of_submission(each)}
+    if handed_in:
+        warn(f"{min(handed_in)}: handed in by a student; left out, as each such file ({len(handed_in)})")
+    for path in paths:
+        if path in handed_in:
+            continue
         try:
             entry = entry_of(path)
         except (OSError, *BAD_CONTENTS) as reason:
@@ -127,10 +132,18 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
 
 
 def is_copy_of_submission(path: Path) -> bool:
-    """Return whether a file was handed in: it is below students/KEY/files in the results of a class."""
-    return any(
-        parent.name in SUBMISSION_COPIES and parent.parent.parent.name == STUDENTS for parent in path.parents
-    )
+    """Return whether a file was handed in: it is below students/KEY/files in the results of a class.
+
+    Any directory may have these names, so the results must have a file that `ewe-course grade` writes.
+    """
+    # The directory may be given as ".", or by a link. The file itself may be a link of the student.
+    for parent in Path(os.path.realpath(path.parent), path.name).parents:
+        if parent.name in SUBMISSION_COPIES and parent.parent.parent.name == STUDENTS:
+            of_student, results = parent.parent, parent.parents[2]
+            marks = (of_student / "graded.json", of_student / "output.txt", results / "marks.csv")
+            if any(os.path.isfile(each) for each in marks):
+                return True
+    return False
 
 
 def entry_of(path: Path) -> LeaderboardEntry:
@@ -184,7 +197,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
 
 def printable_line(text: str) -> str:
     """Return a text of a result file without line ends, and without the control sequences of a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(each if each.isprintable() or each in SPELLING else "?" for each in text)
 
 
 def checked_number(value: Any) -> float:

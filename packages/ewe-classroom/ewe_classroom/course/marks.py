@@ -356,6 +356,9 @@ def remark(mark: Mark) -> str:
     if graded.hand_in.late and graded.hand_in.sent is None:
         counted = "one day is counted" if mark.late_days else NO_LATE_DAY
         parts.append(f"late, as the platform says; {counted}")
+    if "GitHub" in graded.hand_in.identity and graded.hand_in.sent is None:
+        # As for a commit that a student has made too large to be read (submissions.last_commit).
+        parts.append("the time of the last commit cannot be read; no late day is counted")
     return "; ".join(part for part in parts if part)
 
 

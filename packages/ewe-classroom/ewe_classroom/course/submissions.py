@@ -40,7 +40,7 @@ from typing import IO, cast
 
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.grader.sandbox import SandboxLimits
-from ewe_classroom.seeds import plain_name
+from ewe_classroom.seeds import SPELLING, shown_name
 
 STUDENTS = "students"  # the directory of the results that has one directory for each student
 SUBMISSION_COPIES = ("files", "files.new")  # directories of a student's results: the copies of the submission
@@ -59,6 +59,9 @@ MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
 ZIP_END = b"PK\5\6"  # the beginning of the record at the end of a zip file
+ZIP_LARGE, ZIP_LOCATOR = b"PK\6\6", b"PK\6\7"  # of the record of 64-bit numbers, and of its locator
+UNKNOWN_ZIP_BYTES = 0xFFFFFFFF  # in place of a size that only the record of 64-bit numbers has
+MAX_SEEK_BYTES = (1 << 63) - 1
 MAX_ZIP_END_BYTES = 76 + 22 + 65535  # of the two records, and a comment
 MAX_ENTRY_BYTES = 1024  # of a member in the list of a zip file, on average: 46, its name, and extra fields
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
@@ -131,7 +134,8 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     if len(layout.hand_ins) > MAX_STUDENTS:
         raise ConfigError(f"{folder}: {len(layout.hand_ins)} submissions; the limit is {MAX_STUDENTS}")
     for each in layout.hand_ins:
-        each.name, each.key = as_utf8_line(each.name), as_utf8_line(each.key)
+        # The key is that of earlier runs, whose manual.csv knows a student by it.
+        each.name, each.key = as_utf8_line(each.name), one_line(as_utf8(each.key))
         each.identity = {column: as_utf8_line(value) for column, value in each.identity.items()}
     make_keys_unique(layout.hand_ins)
     return layout
@@ -401,11 +405,13 @@ def archive_suffix(name: str) -> str:
 
 
 def as_utf8_line(text: str) -> str:
-    """Return a name as UTF-8 can write it, in one line, without invisible characters (plain_name()).
+    """Return a name as UTF-8 can write it, in one line, with the characters of shown_name()."""
+    return "".join(each if each in SPELLING else one_line(each) for each in shown_name(as_utf8(text)))
 
-    A name from an old archive may have bytes of Latin-1.
-    """
-    return one_line(plain_name(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
+
+def as_utf8(text: str) -> str:
+    """Return a name as UTF-8 can write it. A name from an old archive may have bytes of Latin-1."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def make_keys_unique(hand_ins: list[HandIn]) -> None:
@@ -565,18 +571,25 @@ def directory_bytes(archive: Path) -> int:
     """Return the size of the list of members (the central directory) of a zip file; 0 if the file has no list.
 
     The record at the end of the file has the size, and behind it perhaps a comment. In a large archive, a record of
-    64-bit numbers and 20 bytes that name its place come before it (APPNOTE.TXT of PKWARE, section 4.3).
+    64-bit numbers and a locator of 20 bytes come before it (APPNOTE.TXT of PKWARE, section 4.3). Of several
+    sizes the largest one counts: a student can write them, and versions of zipfile differ in the one that they use.
     """
     with archive.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_ZIP_END_BYTES))
         end = file.read()
-    is_last = end[-22:-18] == ZIP_END and end.endswith(b"\0\0")  # no comment
-    at = len(end) - 22 if is_last else end.rfind(ZIP_END)
-    if at < 0:
-        return 0
-    large = end[max(0, at - 76) : max(0, at - 20)]
-    size = large[40:48] if large.startswith(b"PK\6\6") else end[at + 12 : at + 16]
-    return int.from_bytes(size, "little")
+        is_last = end[-22:-18] == ZIP_END and end.endswith(b"\0\0")  # no comment
+        at = len(end) - 22 if is_last else end.rfind(ZIP_END)
+        if at < 0:
+            return 0
+        size = int.from_bytes(end[at + 12 : at + 16], "little")
+        locator = end[max(0, at - 20) : at]
+        if not locator.startswith(ZIP_LOCATOR):
+            return size
+        # The record before the locator, and the one that the locator names. A seek beyond the end reads nothing.
+        file.seek(min(int.from_bytes(locator[8:16], "little"), MAX_SEEK_BYTES))
+        records = [end[max(0, at - 76) : max(0, at - 20)], file.read(56)]
+    sizes = [int.from_bytes(each[40:48], "little") for each in records if each.startswith(ZIP_LARGE)]
+    return max(sizes) if sizes and size == UNKNOWN_ZIP_BYTES else max([size, *sizes])
 
 
 def is_folder(member: zipfile.ZipInfo) -> bool:

@@ -124,14 +124,36 @@ def requirements() -> list[str]:
                 versions[needed] = metadata.version(needed)
                 waiting.append(needed)
             except metadata.PackageNotFoundError:
-                # A requirement of another Python has a marker, as in markdown 3.6: importlib-metadata>=4.4;
-                # python_version < "3.10". It is not installed here, and no Python of PYTHONS needs it.
-                if ";" not in line:
+                if is_needed(line):
                     raise ConfigError(
                         f"the wheels of the pack: {name} needs {needed}, which is not installed here; "
                         f"pip install {needed}"
                     ) from None
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
+
+
+def is_needed(requirement: str) -> bool:
+    """Return whether one of PYTHONS needs a requirement; without the library `packaging`: whether it has no marker.
+
+    A requirement of another Python has a marker, as in markdown 3.6:
+    importlib-metadata>=4.4; python_version < "3.10".
+    """
+    marker = requirement.partition(";")[2]
+    if not marker:
+        return True
+    try:
+        from packaging.markers import InvalidMarker, Marker
+    except ImportError:
+        return False
+    try:
+        return any(
+            Marker(marker).evaluate(
+                {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+            )
+            for python in PYTHONS
+        )
+    except InvalidMarker:
+        return False
 
 
 def requirements_of(name: str) -> list[str]:

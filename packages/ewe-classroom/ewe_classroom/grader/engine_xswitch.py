@@ -254,6 +254,9 @@ class XSwitchServer:
             client.request("GET" if body is None else "POST", path, body, dict(fields or {}))
             response = client.getresponse()
             answer = response.status, response.read(MAX_OUTPUT_BYTES + 1)
+            # read() with a number raises no error for a body that ends before its Content-Length.
+            if len(answer[1]) <= MAX_OUTPUT_BYTES and response.length:
+                raise http.client.IncompleteRead(answer[1], response.length)
         except (OSError, http.client.HTTPException) as error:
             self.scene.fail(f"{path} behind X-Switch got no response: {error}", "answer", self.last_output())
         finally:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,13 @@ from ewe_classroom.grader.own_model import imported_files
 
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
 NAMES_WITHOUT_QUEUE = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a queue nor a pool
+# Through one of these a program can use a module without its name.
+NAMESPACES = {"globals", "locals", "vars", "modules", "__dict__"}
+# Nodes whose variables are not those of the function around them
+OTHER_SCOPES = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
 # A channel of one of these types has no connection in it. A program may collect the lines of its log in such a one.
 GO_CHANNEL = re.compile(
@@ -36,6 +42,7 @@ COMMENT_OR_TEXT = re.compile(
 def library_queue(language: str, files: list[Path]) -> str:
     """Return a sentence about the first library's queue in the files; "" if there is none."""
     find = {"python": in_python, "model": in_python, "go": in_go, "c": in_c}[language]
+    trees: dict[Path, ast.Module] = {}
     for file in files:
         # The program may have made a FIFO of this name, whose opening would wait for a writer, or a link to a name
         # that is too long.
@@ -46,15 +53,30 @@ def library_queue(language: str, files: list[Path]) -> str:
         except OSError:
             continue
         for line_number, description in find(text):
-            return f"{file.name}:{line_number} uses {description}: the queue of this lab is your own"
+            return sentence(file, line_number, description)
+        if find is in_python and (tree := parsed(text)) is not None:
+            trees[file] = tree
+    for file, (line_number, description) in taken_modules(trees):
+        return sentence(file, line_number, description)
     return ""
+
+
+def sentence(file: Path, line_number: int, description: str) -> str:
+    return f"{file.name}:{line_number} uses {description}: the queue of this lab is your own"
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text; None if it is no Python, or nested too deeply."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def in_python(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line number, description) of each import from MODULES, or from a module within one of them."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or nested too deeply
+    tree = parsed(text)
+    if tree is None:
         return
     harmless = names_without_queue(tree)
     for node in ast.walk(tree):
@@ -71,16 +93,115 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def names_without_queue(tree: ast.Module) -> set[str]:
-    """Return the names that a program uses only before NAMES_WITHOUT_QUEUE: `queue`, as in `except queue.Full`."""
-    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    harmless = Counter(
-        node.value.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr in NAMES_WITHOUT_QUEUE
-        and isinstance(node.value, ast.Name)
-    )
-    return {name for name, count in harmless.items() if count == uses[name]}
+    """Return the names that a program uses only before NAMES_WITHOUT_QUEUE: `queue`, as in `except queue.Full`.
+
+    A parameter or a variable of a function may have the same name. Without `globals()` and its like, a text names
+    each use of a module.
+    """
+    finder = uses_in(tree)
+    if finder.uses & NAMESPACES or finder.attributes & NAMESPACES:
+        return set()
+    return finder.harmless - finder.uses
+
+
+class UseFinder(ast.NodeVisitor):
+    """Find the uses of names that no function binds. harmless: the names before NAMES_WITHOUT_QUEUE."""
+
+    def __init__(self) -> None:
+        self.uses: set[str] = set()
+        self.harmless: set[str] = set()
+        self.attributes: set[str] = set()
+        self.bound: list[set[str]] = []  # the names of each function around the node
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load) and not any(node.id in names for names in self.bound):
+            self.uses.add(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.attributes.add(node.attr)
+        if isinstance(node.value, ast.Name) and node.attr in NAMES_WITHOUT_QUEUE:
+            self.harmless.add(node.value.id)
+        else:
+            self.visit(node.value)
+
+    def visit_scope(self, node: ast.AST, inner: list[ast.AST]) -> None:
+        """Visit a function. inner: the nodes within its scope; a default value is outside of it."""
+        for each in ast.iter_child_nodes(node):
+            if each not in inner:
+                self.visit(each)
+        self.bound.append(names_bound(node, inner))
+        for each in inner:
+            self.visit(each)
+        self.bound.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.visit_scope(node, [*node.body])
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.visit_scope(node, [node.body])
+
+
+def uses_in(tree: ast.Module) -> UseFinder:
+    """Return the uses of names in a program. In a tree that is too deep, each use of a module counts."""
+    finder = UseFinder()
+    try:
+        finder.visit(tree)
+    except RecursionError:
+        finder.uses |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return finder
+
+
+def names_bound(function: ast.AST, inner: list[ast.AST]) -> set[str]:
+    """Return the names of a function's parameters and variables, but those that an import or `global` may bind.
+
+    inner: the nodes of its body. The variables of a function within it are not its own.
+    """
+    arguments = getattr(function, "args", None)
+    bound = {each.arg for each in ast.walk(arguments) if isinstance(each, ast.arg)} if arguments else set()
+    others: set[str] = set()
+    waiting = list(inner)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, ast.Global):
+            others.update(node.names)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            others.update(alias.asname or alias.name for alias in node.names)
+        elif not isinstance(node, OTHER_SCOPES):
+            waiting += ast.iter_child_nodes(node)
+    return bound - others
+
+
+def taken_modules(trees: dict[Path, ast.Module]) -> Iterator[tuple[Path, tuple[int, str]]]:
+    """Yield each file that takes one of MODULES from another file, with (line number, description).
+
+    trees: of all files. The other file imports the module, as for `except queue.Full`: `from other import queue`.
+    """
+    lenders = {
+        file.stem: {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if is_from_modules(alias.name)
+        }
+        for file, tree in trees.items()
+    }
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (lent := lenders.get((node.module or "").split(".")[-1])):
+                for alias in node.names:
+                    if alias.name in lent or (alias.name == "*" and uses_in(tree).uses & lent):
+                        yield file, (node.lineno, f"{alias.name} of {node.module}")
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.attr in lenders.get(node.value.id, ())
+            ):
+                yield file, (node.lineno, f"{node.value.id}.{node.attr}")
 
 
 def is_from_modules(name: str) -> bool:

@@ -343,9 +343,15 @@ def owners_rights(pid: int) -> Iterator[None]:
             libc.setfsgid(os.getegid())
 
 
-def end_with_parent(number: int) -> None:
-    """Make the kernel send this process the signal `number` when its parent ends; 0: none."""
+def end_with_parent(number: int, parent: int | None = None) -> None:
+    """Make the kernel send this process the signal `number` when its parent ends; 0: none.
+
+    parent: the process id of the parent. If it has ended already, the kernel sends nothing, and this process sends
+    the signal to itself. None: it is not known.
+    """
     libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager

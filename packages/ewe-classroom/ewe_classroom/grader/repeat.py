@@ -176,13 +176,14 @@ def begin(grade: Callable[[], Report], others: list[int]) -> GradingChild:
     others: the pipes of the other children, which the child inherits and closes. The child never returns.
     """
     reader, writer = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid:  # the parent: without its copy of the writing end, it sees the end of the pipe
         os.close(writer)
         return GradingChild(pid, reader, bytearray())
     status = 1
     try:
-        end_with_parent(signal.SIGTERM)
+        end_with_parent(signal.SIGTERM, parent)
         for descriptor in (reader, *others):
             os.close(descriptor)
         try:

@@ -166,14 +166,17 @@ def end_account(account: SubjectAccount | None) -> None:
     if account is None or not account.is_own:
         return
     killer = KILLER_UIDS[account.uid % len(KILLER_UIDS)]
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setresuid(killer, account.uid, killer)
-            os.kill(-1, signal.SIGKILL)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    for _ in range(MAX_FORK_ROUNDS):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setresuid(killer, account.uid, killer)
+                os.kill(-1, signal.SIGKILL)
+            finally:
+                os._exit(0)
+        # Several accounts share a killer's user id, so the child of another grader may have killed this one.
+        if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+            return
 
 
 def end_all(
@@ -357,7 +360,7 @@ def hide(paths: Sequence[str]) -> bool:
     """Make directories and files empty for this process and its descendants; return False if the system refuses.
 
     Their shared memory of System V is private, too: a segment would outlive the processes, and the next submission
-    could read it. It has a limit, because a segment that no process uses counts as the memory of none.
+    could read it. It has a limit: the limits of processes do not count a segment that no process uses.
     """
     try:
         refused = not new_namespaces(CLONE_NEWNS | CLONE_NEWIPC)
@@ -443,6 +446,7 @@ class SandboxLimits:
 
         Raises OSError, which Popen turns into a SubprocessError without a text.
         """
+        grader = os.getppid()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
         if self.own_network and not enter_private_network():
             raise OSError("the program gets no private network")
@@ -463,7 +467,8 @@ class SandboxLimits:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
         set_no_new_privileges()
-        processes.end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
+        # Last, because a change of the account clears this setting.
+        processes.end_with_parent(signal.SIGKILL, grader)
 
 
 def lower(kind: int, maximum: int) -> None:

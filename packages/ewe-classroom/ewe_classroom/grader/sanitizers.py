@@ -14,7 +14,8 @@ for a condition have bad luck (unlucky/). A report in which a signal handler has
 that sets a flag of type sig_atomic_t may run in any thread.
 
 The detector writes its reports to a separate file: a server may lead its error output elsewhere, as into a log.
-A program that has had a report ends with the status REPORTED_STATUS. If the file is not there, it was removed.
+A program that has had a report, and then ends by exit(), has the status REPORTED_STATUS. If the file is not there,
+it was removed.
 
 A source that names the detector could switch it off, or be another program where the detector is on: its line is
 the failure (mention_in_sources). The name may be hidden in a macro or in an assembler's line. In C the build
@@ -46,19 +47,28 @@ from ewe_classroom.grader.subject import BadSubject
 from ewe_classroom.grader.submission import BUILD_TIMEOUT_S, Submission, copy
 
 UNLUCKY = Path(__file__).with_name("unlucky")
-SHARED = Path(__file__).resolve().parents[1] / "labs" / "shared"
 CFLAGS = (
     "-std=gnu11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=thread -include ewe_unlucky.h"
     " -U__SANITIZE_THREAD__ -save-temps"
 )
+# The status of a program that ends after a report, or after a crash. Not 66, the default of both detectors: a
+# program may use it itself (EX_NOINPUT of sysexits.h).
+REPORTED_STATUS = 113
 # A detector sleeps before the program ends, by default for a second. On a busy machine a program that ends would
 # look like one that hangs (race_bursts.MIN_HANG_S). SanitizedBuild.environment adds the file of the reports.
 OPTIONS = {
     "TSAN_OPTIONS": "report_thread_leaks=0:report_signal_unsafe=0:second_deadlock_stack=1:history_size=5"
-    ":atexit_sleep_ms=200",
-    "GORACE": "history_size=3:atexit_sleep_ms=200",
+    f":atexit_sleep_ms=200:exitcode={REPORTED_STATUS}",
+    "GORACE": f"history_size=3:atexit_sleep_ms=200:exitcode={REPORTED_STATUS}",
 }
-MAKEFILE_OF_ONE_SOURCE = "%: %.c\n\t$(CC) $(CFLAGS) -o $@ $< -lpthread\n"
+# For a program without a Makefile: its source with the lab's conversation.c, its source alone, or all sources.
+MAKEFILE_OF_SOURCES = """BUILD = $(CC) $(CFLAGS) -o $@ $<
+LIBRARIES = -lpthread -lm -lrt
+OTHERS = $(filter-out first_test.c,$(wildcard *.c))
+%: %.c
+\t$(BUILD) $(wildcard conversation.c) $(LIBRARIES) || $(BUILD) $(LIBRARIES) \\
+\t|| $(BUILD) $(filter-out $<,$(OTHERS)) $(LIBRARIES)
+"""
 # Words of a source that knows of the detector: macros, functions and attributes; build tags
 NAMES_DETECTOR = {
     "c": re.compile(r"__SANITIZE_|__tsan_|\bno_sanitize|\bthread_sanitizer\b"),
@@ -80,8 +90,8 @@ NEEDS = {
     "c": "a C compiler with ThreadSanitizer (of gcc: the package libtsan)",
     "go": "Go and a C compiler for `go build -race`",
 }
-MAX_REPORT_BYTES, MAX_REPORT_FILES = 1 << 20, 20
-REPORTED_STATUS = 66  # of a program that ends after a report, by default of both detectors
+MAX_REPORT_BYTES = 1 << 20  # of one file
+MAX_REPORTED_BYTES = 20 << 20  # of all files together
 GO_REPLACEMENTS = (
     (re.compile(r"\bsync\.NewCond\b"), "eweNewCond"),
     (re.compile(r"\bsync\.Cond\b"), "eweCond"),
@@ -219,18 +229,14 @@ class SanitizedBuild:
             raise
 
     def build_c(self) -> None:
-        """Build with make and the flags of ThreadSanitizer; the lab's Makefile, if the student has none.
-
-        A program without the lab's conversation.c is then one source.
+        """Build with make and the flags of ThreadSanitizer; without a Makefile, by MAKEFILE_OF_SOURCES.
 
         Raises BadSubject, ConfigError.
         """
         # The conditions with bad luck: CFLAGS includes this file in each source.
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
-            copy(SHARED / "Makefile", self.directory / "Makefile")
-            if not (self.directory / "conversation.c").exists():
-                (self.directory / "Makefile").write_text(MAKEFILE_OF_ONE_SOURCE)
+            (self.directory / "Makefile").write_text(MAKEFILE_OF_SOURCES)
         name = self.sources.program.name
         (self.directory / name).unlink(missing_ok=True)  # make would take an existing program for finished
         self.submission.build(f"make -f Makefile CFLAGS={shlex.quote(CFLAGS)} {shlex.quote(name)}")
@@ -300,11 +306,20 @@ class SanitizedBuild:
         return sorted(self.report_file.parent.glob(f"{self.report_file.name}.*"))
 
     def reported_text(self) -> str:
-        """Return what the detector has written. A file that is no longer a regular one is left out."""
-        texts = []
-        for file in self.report_files()[:MAX_REPORT_FILES]:
+        """Return what the detector has written. A file that is no longer a regular one is left out.
+
+        The server can write other files of such names, so the smallest ones come first: a report has a few KB.
+        """
+        sizes = {}
+        for file in self.report_files():
             with suppress(OSError):
-                texts.append(read_regular(file, MAX_REPORT_BYTES).decode(errors="replace"))
+                sizes[file] = min(file.lstat().st_size, MAX_REPORT_BYTES)
+        texts, left_bytes = [], MAX_REPORTED_BYTES
+        for file in sorted(sizes, key=sizes.__getitem__):
+            with suppress(OSError):
+                text = read_regular(file, min(MAX_REPORT_BYTES, left_bytes))
+                left_bytes -= len(text)
+                texts.append(text.decode(errors="replace"))
         return "\n".join(texts)
 
     def forget_reports(self) -> None:

@@ -200,7 +200,7 @@ class MeasuredServer:
 
 
 def reached(server: Subject) -> AbstractContextManager[None]:
-    """Return a context in which this thread can connect to a server: that of its private network, if it has one."""
+    """Return a context in which this thread can connect to a server, also to one in a private network."""
     return network_of(server.pid) if server.limits.own_network else nullcontext()
 
 

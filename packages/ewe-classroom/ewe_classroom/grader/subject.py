@@ -291,9 +291,9 @@ def create_anew(path: Path) -> IO[bytes]:
 
 
 class ExcessWatch:
-    """Looks whether the processes of a submission exceed a limit of memory, tasks or files together.
+    """A watch over the memory, the tasks and the files of a submission: its processes share the limits.
 
-    account: of the processes. directory: that of their work.
+    account: of the processes. directory: the one of their work.
     """
 
     def __init__(self, account: SubjectAccount | None, directory: Path) -> None:
