@@ -46,6 +46,10 @@ class StreamOver(Stream):
         self.below.requests = count
 
     @property
+    def queued_s(self) -> float:  # type: ignore[override]
+        return self.below.queued_s
+
+    @property
     def stopping(self) -> bool:  # type: ignore[override]
         return self.below.stopping
 
@@ -88,6 +92,9 @@ class StreamOver(Stream):
 
     def has_unread_bytes(self) -> bool:
         return self.below.has_unread_bytes()
+
+    def has_unsent_bytes(self) -> bool:
+        return self.below.has_unsent_bytes()
 
     def reset_at_close(self) -> None:
         self.below.reset_at_close()
