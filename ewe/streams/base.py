@@ -253,6 +253,7 @@ class Stream:
     stopping: at most one more exchange follows: the one in progress or, on an idle connection, the next. It is set
     when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
     idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
+    in_handshake: it waits there for the client's part of a TLS handshake, and not for a request.
     aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
     above 0 if send_file() failed. is_counted: it counts for its client's limit (connections-per-client). may_block:
     its calls wait in the kernel, instead of pausing. gives_way: the idle connection has ended, since another client
@@ -278,6 +279,7 @@ class Stream:
     endpoints: Endpoints | None = None
     unsent = 0
     queued_s = 0.0
+    in_handshake = False
     is_counted = False
     variables: dict[bytes, bytes] = NO_VARIABLES
     user = ""

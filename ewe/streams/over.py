@@ -50,6 +50,14 @@ class StreamOver(Stream):
         return self.below.queued_s
 
     @property
+    def in_handshake(self) -> bool:
+        return self.below.in_handshake
+
+    @in_handshake.setter
+    def in_handshake(self, value: bool) -> None:
+        self.below.in_handshake = value
+
+    @property
     def stopping(self) -> bool:  # type: ignore[override]
         return self.below.stopping
 

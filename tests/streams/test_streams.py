@@ -64,6 +64,7 @@ from ewe.streams.event_poller import EventPoller
 from ewe.streams.parking import ParkedPoll
 from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 from ewe.streams.pool import PoolStream, PoolWakeEvent
+from ewe.timeouts import TimeoutCounter
 
 try:
     import uvloop
@@ -1280,6 +1281,21 @@ def test_two_programs(connect: Connect) -> None:
 
     pids = connect(talk).result()
     wait_until(lambda: all(map(gone, pids)), 30)
+
+
+@pytest.mark.parametrize("in_handshake", [True, False])
+def test_the_end_of_a_handshake_is_no_timeout_of_a_head(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, in_handshake: bool
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(TimeoutCounter, "count", counted.append)
+
+    async def talk(stream: Stream) -> bytes:
+        stream.in_handshake = in_handshake
+        return await stream.next_request(0.1)
+
+    assert connect(talk).result() == b""
+    assert counted == ([] if in_handshake else ["head"])
 
 
 # --- What needs not wait --------------------------------------------------------------------------------------
