@@ -53,7 +53,8 @@ Possible failures, and where each is prevented:
 - A stop comes between the check of `finishing` and the system call that waits. Blocking calls return every
   RECEIVE_TIMEOUT_S (streams/blocking.py). In the other kinds, finish() and abort() can end the wait.
 - The server closes the connection while bytes from the client are unread. The kernel then sends a reset, and the
-  client may lose a response that it has not read yet. linger() reads for a moment first.
+  client may lose a response that it has not read yet. If bytes have come before the close, linger() reads for a
+  moment first.
 
 Read next: streams/blocking.py, the shortest kind; then conversation.py, which makes these calls.
 """
