@@ -132,7 +132,7 @@ class MinRate:
 
     - exclude() takes out the time in which a source makes the next piece; `queued_s` of the stream, the time in
       which the conversation was in a queue.
-    - A client that has taken all bytes is not late, whatever the clock says: the thread has waited for the
+    - A client that has taken all bytes is not late, also after a long time: the thread has waited for the
       processor, or for the GIL. The measure then begins again. (Stream.has_unsent_bytes() knows it on Linux only.)
     - check() is called before more is sent. After the last byte, a response is complete and not late.
     """
