@@ -145,15 +145,16 @@ class Body(BodyReader):
 
     async def next_bytes(self) -> bytes:
         """Wait for the next bytes, and return them. Raises HTTPError: 408, or 400 if the client closes its side."""
-        wait_began = time.monotonic()
-        rate = self.stream.timeouts.min_rate
+        stream = self.stream
+        wait_began = time.monotonic() - stream.queued_s
+        rate = stream.timeouts.min_rate
         left_s = self.timeout_s + self.received_bytes / rate - self.waited_s if rate else self.timeout_s
         try:
             # A stream that has bytes already, as under a proxy, does not look at its deadline
             if left_s <= 0:
                 raise Timeout
-            self.stream.set_deadline(min(self.timeout_s, left_s))
-            data = await self.stream.receive()
+            stream.set_deadline(min(self.timeout_s, left_s))
+            data = await stream.receive()
         except Timeout:
             count_timeout("body")
             self.broken = True
@@ -161,7 +162,7 @@ class Body(BodyReader):
             if left_s >= self.timeout_s:
                 what = f"stopped for {self.timeout_s:g} s (body-timeout)"
             raise HTTPError(408, f"the body {what}") from None
-        self.count_wait(time.monotonic() - wait_began)
+        self.count_wait(time.monotonic() - stream.queued_s - wait_began)
         self.received_bytes += len(data)
         if not data:
             self.broken = True

@@ -31,9 +31,10 @@ request unread, so end_exchange() reads and drops a short rest. The connection c
 reading it would cost too much. It also closes after a refused head, whose end is usually unknown.
 
 **Lingering close.** If the server closed a connection while the client still sends, the kernel would answer those
-bytes with a reset, and the client could lose a response that it has not read yet. The server therefore first closes
-only its own side, then reads and drops the client's bytes for a moment, then closes the connection:
-Stream.linger(), RFC 9112 section 9.6.
+bytes with a reset, and the client could lose a response that it has not read yet. If bytes have arrived before the
+close, or must still come, the server therefore first closes only its own side, then reads and drops the client's
+bytes for a moment, then closes the connection: Stream.linger(), RFC 9112 section 9.6. Bytes that arrive after an
+ordinary close still lead to a reset.
 
 **The end of a conversation.** The client closes, or is silent, between two requests (b""). It leaves during an
 exchange (Disconnected), sends too slowly (408), or reads too slowly (Timeout). The server stops. may_keep_alive()
@@ -138,7 +139,8 @@ async def end_exchange(
     elif (
         pending
         or not body.finished
-        # A client that has asked for the close sends no further request. Over TLS it may have sent close_notify.
+        # Has the next request arrived before the close? A client that has asked for the close sends none. Over TLS
+        # it may have sent close_notify.
         or ((request.keep_alive or stream.scheme == "https") and stream.has_unread_bytes())
     ):
         await stream.linger()

@@ -270,10 +270,11 @@ class ResponseWriter:
         before, after: bytes that are sent with the first and with the last slice, and are not counted. min_rate
         bounds the time of the whole piece, or each slice could take write_timeout. Raises Timeout, Disconnected.
         """
-        min_rate = MinRate(self.stream.timeouts)
+        min_rate = MinRate(self.stream)
         size = len(piece)
         view = memoryview(piece)  # its slices are no copies
         for start in range(0, size, SLICE_BYTES):
+            min_rate.check()
             part = view[start : start + SLICE_BYTES]
             parts: list[Any] = [before, part] if before else [part]
             if after and start + SLICE_BYTES >= size:
@@ -281,33 +282,41 @@ class ResponseWriter:
             await self.stream.send(*parts)
             self.sent += len(part)
             before = b""
-            min_rate.check(len(part))
+            min_rate.count(len(part))
 
-    async def next_piece(self, source: Source, min_rate: MinRate | None = None) -> bytes:
+    def min_rate_for(self, source: Source) -> MinRate | None:
+        """Return the bound of the time in which the client takes all pieces; None if the source has its own."""
+        return None if source.bounds_client_time else MinRate(self.stream)
+
+    async def next_piece(self, source: Source, min_rate: MinRate | None) -> bytes:
         """Return the next piece. A part of the response may have been sent, so a failure becomes Disconnected.
 
-        min_rate: bounds the time in which the client takes the pieces. The time of the source does not count.
+        min_rate: of min_rate_for(). The time of the source does not count. Raises Timeout if there is a next piece,
+        and the client was too slow for the pieces before it.
         """
-        began = time.monotonic()
+        stream = self.stream
+        began = time.monotonic() - stream.queued_s
         try:
             piece = await source.receive()
             given: Any = piece  # a feature of other people may return anything
             if not isinstance(given, PIECE_TYPES):  # None would look like the end
                 raise TypeError(f"receive() has returned {type(given).__name__}; it must return bytes")
-            if min_rate is not None:
-                min_rate.began += time.monotonic() - began
-            return piece
         except HTTPError as reason:
             cause = reason.cause
         except BaseException as reason:
             log_or_raise(self.stream, self.request, reason)
             cause = "a fault"
+        else:
+            if piece and min_rate is not None:
+                min_rate.exclude(time.monotonic() - stream.queued_s - began)
+                min_rate.check()
+            return piece
         self.response.cause = f"aborted after {self.sent} bytes: {cause}"
         raise Disconnected
 
     async def send_chunks(self, source: Source) -> None:
         """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
-        min_rate = None if source.bounds_client_time else MinRate(self.stream.timeouts)
+        min_rate = self.min_rate_for(source)
         while piece := await self.next_piece(source, min_rate):
             if len(piece) <= SLICE_BYTES:
                 await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
@@ -315,7 +324,7 @@ class ResponseWriter:
             else:
                 await self.send_slices(piece, b"%x\r\n" % len(piece), b"\r\n")
             if min_rate is not None:
-                min_rate.check(len(piece))
+                min_rate.count(len(piece))
         await self.stream.send(b"0\r\n\r\n")
 
     async def send_source(self, source: Source) -> None:
@@ -324,7 +333,7 @@ class ResponseWriter:
         Raises Disconnected if the source has fewer bytes than the Content-Length.
         """
         length = self.length
-        min_rate = None if source.bounds_client_time else MinRate(self.stream.timeouts)
+        min_rate = self.min_rate_for(source)
         while piece := await self.next_piece(source, min_rate):
             if length is not None and self.sent + len(piece) > length:
                 piece = piece[: length - self.sent]
@@ -338,17 +347,20 @@ class ResponseWriter:
             else:
                 await self.send_slices(piece)
             if min_rate is not None:
-                min_rate.check(len(piece))
+                min_rate.count(len(piece))
         if length is not None and self.sent < length:
             self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {length}"
             raise Disconnected
 
     async def send_raw(self, source: Source) -> bool:
         """Send a complete response of a program, with its head (RFC 3875 section 5). The close marks its end."""
-        while piece := await self.next_piece(source):
+        min_rate = self.min_rate_for(source)
+        while piece := await self.next_piece(source, min_rate):
             if len(piece) <= SLICE_BYTES:
                 await self.stream.send(piece)
                 self.sent += len(piece)
             else:
                 await self.send_slices(piece)
+            if min_rate is not None:
+                min_rate.count(len(piece))
         return False

@@ -45,19 +45,23 @@ def count_partial_head(change: int) -> None:
 
 
 class IdleStream(Protocol):
-    """A stream that has waited for a request. requests: the number of those that it has had."""
+    """A stream that has waited for a request. requests: the number of those that it has had.
+
+    in_handshake: it has waited for the first bytes of a TLS handshake instead.
+    """
 
     requests: int
     finishing: bool
+    in_handshake: bool
 
 
 def counted_if_empty(stream: IdleStream, data: bytes) -> bytes:
     """Return `data`, the bytes that had arrived when a wait for a request ended; count a timeout if there are none.
 
     Its kind is "head" for a connection's first request, and "keep-alive" for a later one. A wait that ended because
-    the server stops is no timeout.
+    the server stops is no timeout. The end of a handshake (tls-timeout) is not counted.
     """
-    if not data and not stream.finishing:
+    if not data and not stream.finishing and not stream.in_handshake:
         count_timeout("keep-alive" if stream.requests else "head")
     return data
 

@@ -39,6 +39,7 @@ class Tunnel(Source):
     """The upstream's bytes, after `first_bytes`. idle_s: how long both sides may be silent."""
 
     raw = True
+    bounds_client_time = True  # a tunnel may last for days, and only `idle_s` and write-timeout bound it
 
     def __init__(
         self,

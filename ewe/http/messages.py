@@ -398,7 +398,8 @@ class Source:
     """A body that comes piece by piece. length: the length in bytes, None if unknown.
 
     raw: the pieces are a complete response with a head (RFC 3875 section 5), and are sent to the client unchanged.
-    bounds_client_time: receive() fails if the client takes too long for the pieces; otherwise min_rate bounds this.
+    bounds_client_time: the source itself bounds the time in which the client takes all pieces. Otherwise min_rate
+    bounds that time.
     """
 
     length: int | None = None

@@ -25,6 +25,7 @@ The calls are the same for all of them:
     has_client()     is the client still there?
     linger(), close()   end the connection; linger() first lets the client read the response
     has_unread_bytes()  has the client sent more? Then close() without linger() may send a reset
+    has_unsent_bytes()  has the client bytes to take? If not, it is not the client that is slow
     reset_at_close()    make close() a reset, which shows the client that a response was aborted
     finish(), abort()                 a stop, from another thread or from a signal handler
 
@@ -35,6 +36,7 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
   slows the conversation down, and fills no memory.
 - Every wait has a deadline. That of receive() is set by set_deadline(). Each wait of a send() may take
   write_timeout, and the send() as a whole must keep up with min_rate. A wait that takes longer raises Timeout.
+- A client that takes its bytes at once is never too slow for min_rate, however busy the server is.
 - Any call raises Disconnected if the connection is lost. Afterwards only close() and has_client() may be called.
 - Where conversations share a thread (EventStream; PoolStream with parking = always), a conversation that never
   needs to wait pauses after TURN_BYTES.
@@ -46,11 +48,13 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
 Possible failures, and where each is prevented:
 
 - A client sends, or reads, one byte every few seconds. Each single wait succeeds, and the connection stays open for
-  hours. The deadline of a head is therefore for the whole head, and MinRate bounds each send() of a response.
+  hours. The deadline of a head is therefore for the whole head. MinRate bounds the time of each send(), of a file,
+  and of a body that comes in pieces (ewe.response_writer).
 - A stop comes between the check of `finishing` and the system call that waits. Blocking calls return every
   RECEIVE_TIMEOUT_S (streams/blocking.py). In the other kinds, finish() and abort() can end the wait.
 - The server closes the connection while bytes from the client are unread. The kernel then sends a reset, and the
-  client may lose a response that it has not read yet. linger() reads for a moment first.
+  client may lose a response that it has not read yet. If bytes have come before the close, linger() reads for a
+  moment first.
 
 Read next: streams/blocking.py, the shortest kind; then conversation.py, which makes these calls.
 """
@@ -119,26 +123,44 @@ class Timeouts(Protocol):
 
 
 class MinRate:
-    """Bounds the time of one send() or send_file(): write_timeout, plus one second for each min_rate bytes sent.
+    """Bounds the time in which a client takes a number of bytes: those of a send(), of a file, or of a body.
 
-    If a client reads one byte every few seconds, every single wait of the call succeeds. Only the sum of the waits
-    shows how slow the client is. The next call has its own bound.
+    The bound is write_timeout, plus one second for each min_rate bytes sent. If a client reads one byte every few
+    seconds, every single wait succeeds. Only the sum of the waits shows how slow the client is.
+
+    The time that the server needs is not the client's. Three rules keep them apart:
+
+    - exclude() takes out the time in which a source makes the next piece; `queued_s` of the stream, the time in
+      which the conversation was in a queue.
+    - A client that has taken all bytes is not late, also after a long time: the thread has waited for the
+      processor, or for the GIL. The measure then begins again. (Stream.has_unsent_bytes() knows it on Linux only.)
+    - check() is called before more is sent. After the last byte, a response is complete and not late.
     """
 
-    __slots__ = ("began", "sent", "timeouts")
+    __slots__ = ("began", "sent", "stream")
 
-    def __init__(self, timeouts: Timeouts) -> None:
-        self.timeouts = timeouts
-        self.began = time.monotonic()
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.began = time.monotonic() - stream.queued_s
         self.sent = 0
 
-    def check(self, sent: int) -> None:
-        """Count `sent` bytes. Raises Timeout if the call has taken longer than its bound."""
+    def count(self, sent: int) -> None:
+        """Count `sent` bytes that were sent."""
         self.sent += sent
-        if self.timeouts.min_rate:
-            allowed = self.timeouts.write_timeout + self.sent / self.timeouts.min_rate
-            if time.monotonic() - self.began > allowed:
-                raise Timeout
+
+    def exclude(self, seconds: float) -> None:
+        """Take out `seconds` in which the client was not waited for."""
+        self.began += seconds
+
+    def check(self) -> None:
+        """Raise Timeout if the client is late. Call this before the next bytes are sent."""
+        timeouts, stream = self.stream.timeouts, self.stream
+        if timeouts.min_rate:
+            now = time.monotonic() - stream.queued_s
+            if now - self.began > timeouts.write_timeout + self.sent / timeouts.min_rate:
+                if stream.has_unsent_bytes():
+                    raise Timeout
+                self.began, self.sent = now, 0
 
 
 class Child(Protocol):
@@ -232,10 +254,12 @@ class Stream:
     stopping: at most one more exchange follows: the one in progress or, on an idle connection, the next. It is set
     when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
     idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
+    in_handshake: it waits there for the client's part of a TLS handshake, and not for a request.
     aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
     above 0 if send_file() failed. is_counted: it counts for its client's limit (connections-per-client). may_block:
     its calls wait in the kernel, instead of pausing. gives_way: the idle connection has ended, since another client
-    waits for its worker (streams/serial.py).
+    waits for its worker (streams/serial.py). queued_s: the seconds for which receive() and send() have waited for
+    their turn, behind other conversations, and not for the client.
 
     Facts about the exchange in progress that are not in the request: variables: additional variables for programs
     (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
@@ -255,6 +279,8 @@ class Stream:
     peer: tuple[str, int] | None = None
     endpoints: Endpoints | None = None
     unsent = 0
+    queued_s = 0.0
+    in_handshake = False
     is_counted = False
     variables: dict[bytes, bytes] = NO_VARIABLES
     user = ""
@@ -320,8 +346,10 @@ class Stream:
         """
         self.unsent = count
         # send() bounds the time of one piece. MinRate bounds that of all pieces.
-        min_rate = MinRate(self.timeouts) if count > RECEIVE_BYTES else None
+        min_rate = MinRate(self) if count > RECEIVE_BYTES else None
         while count:
+            if min_rate is not None:
+                min_rate.check()
             data = os.pread(file, min(count, RECEIVE_BYTES), offset)
             await (self.send(head, data) if head else self.send(data))
             if not data:
@@ -331,7 +359,7 @@ class Stream:
             count -= len(data)
             self.unsent = count
             if min_rate is not None:
-                min_rate.check(len(data))
+                min_rate.count(len(data))
         if head:
             await self.send(head)
 
@@ -388,6 +416,13 @@ class Stream:
     def has_unread_bytes(self) -> bool:
         """Return whether the client has sent bytes that no call has returned. This default cannot tell."""
         return False
+
+    def has_unsent_bytes(self) -> bool:
+        """Return whether the client's system has yet to take bytes that were sent. This default cannot tell.
+
+        The last packets do not count, since even a client that reads at once may acknowledge them late.
+        """
+        return True
 
     async def drop_input(self) -> None:
         """Read and drop bytes, for LINGER_S and up to LINGER_BYTES."""

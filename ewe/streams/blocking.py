@@ -43,7 +43,7 @@ from ewe.streams.base import (
     reset_at_close,
 )
 from ewe.streams.descriptor_set import OPEN, UNREAD, polled_state
-from ewe.streams.descriptors import Waker, send_region
+from ewe.streams.descriptors import Waker, has_unsent_bytes, send_region
 from ewe.streams.poller import BlockingPoller
 from ewe.timeouts import counted_if_empty
 
@@ -167,11 +167,12 @@ class BlockingStream(Stream):
 
     def send_rest(self, data: memoryview) -> None:
         """Send the bytes that the first send() did not. Raises Timeout if min_rate is not reached, and OSError."""
-        min_rate = MinRate(self.timeouts)
+        min_rate = MinRate(self)
         while data:
+            min_rate.check()
             sent = self.socket.send(data)
             data = data[sent:]
-            min_rate.check(sent)
+            min_rate.count(sent)
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send `head`, then a part of a file with sendfile(2). Raises Timeout; Disconnected, also if the file
@@ -182,12 +183,13 @@ class BlockingStream(Stream):
             if head:
                 self.socket.sendall(head, CORK if count else 0)
             target = self.socket.fileno()
-            min_rate = MinRate(self.timeouts)
+            min_rate = MinRate(self)
             while count:
+                min_rate.check()
                 sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 offset += sent
                 count -= sent
-                min_rate.check(sent)
+                min_rate.count(sent)
         except BlockingIOError:
             raise Timeout from None
         except OSError:
@@ -208,6 +210,9 @@ class BlockingStream(Stream):
             return bool(self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:  # none has arrived, or the connection is gone
             return False
+
+    def has_unsent_bytes(self) -> bool:
+        return has_unsent_bytes(self.socket.fileno())
 
     def bound_to(self) -> str:
         return str(self.socket.getsockname()[0])

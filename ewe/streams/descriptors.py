@@ -7,9 +7,12 @@ replacements.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
+import struct
 import sys
+import termios
 
 from ewe.log_files import EVENTFD_FLAGS
 from ewe.streams.base import Disconnected
@@ -20,6 +23,9 @@ EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGA
 NO_SENDFILE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 UNREADABLE = {errno.EIO, errno.ESTALE}  # faults of a disk, and of a file on another machine
 COPY_BYTES = 64 * 1024  # bytes read and written at once where sendfile(2) cannot be used
+# Bytes that a peer which reads at once may not have acknowledged: two packets (RFC 9293 section 3.8.6.3), and more
+# than these. If a peer does not read, a socket's buffer holds many times as many.
+DELAYED_BYTES = 4096
 OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: the system refuses more, although the hard limit is higher
 
 
@@ -60,6 +66,18 @@ def send_region(target: int, file: int, offset: int, count: int) -> int:
     if not sent:
         raise Disconnected("the file has become shorter")
     return sent
+
+
+def has_unsent_bytes(descriptor: int) -> bool:
+    """Return whether a socket holds more than DELAYED_BYTES that the peer's system has not acknowledged.
+
+    Linux tells it (SIOCOUTQ, tcp(7)), and only Linux. True if it is unknown.
+    """
+    try:
+        count = int(struct.unpack("i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))[0])
+        return count > DELAYED_BYTES
+    except (OSError, ValueError):  # ValueError: the socket is closed
+        return True
 
 
 def nonblocking_pipe() -> tuple[int, int]:

@@ -61,7 +61,7 @@ from ewe.streams.base import (
     reset_at_close,
 )
 from ewe.streams.calls import ExecutorCall
-from ewe.streams.descriptors import send_region
+from ewe.streams.descriptors import has_unsent_bytes, send_region
 from ewe.streams.event_poller import EventPoller, LoopWakeEvent
 from ewe.streams.watcher import EventModel, Watcher
 from ewe.timeouts import counted_if_empty
@@ -187,13 +187,20 @@ class EventStream(Stream):
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
-            if self.want is Want.BYTES and unread_bytes(self.transport.get_extra_info("socket").fileno()):
-                # The bytes came while the kernel did not schedule this process: let the loop read them first.
+            if self.want is not None and self.has_happened():
+                # It happened while the kernel did not schedule this process: let the loop read or write first.
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())
             elif self.expires and not self.lost:  # the conversation has ended; 0: it has not waited yet
                 self.drop_slow_reader(now)
+
+    def has_happened(self) -> bool:
+        """Return whether the bytes, or the room, for which the conversation waits are in the kernel already."""
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if self.want is Want.BYTES:
+            return unread_bytes(descriptor) > 0
+        return self.want is Want.ROOM and not has_unsent_bytes(descriptor)
 
     def drop_slow_reader(self, now: float) -> None:
         """Drop a closing connection, unless its client has read min_rate bytes a second for write_timeout."""
@@ -285,14 +292,16 @@ class EventStream(Stream):
 
     async def yield_turn(self) -> None:
         """Pause until the loop's next round. Every other connection that is ready comes first."""
+        began = time.monotonic()
         self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
+        self.queued_s += time.monotonic() - began
 
     async def wait_for_buffer_room(self) -> None:
         """Wait until the transport's buffer has room. Raises Disconnected; Timeout if the client takes no byte
         within write_timeout, or is slower than min_rate.
         """
-        min_rate = MinRate(self.timeouts)
+        min_rate = MinRate(self)
         left_bytes = self.transport.get_write_buffer_size()
         while self.output_full:
             try:
@@ -301,7 +310,8 @@ class EventStream(Stream):
                 before, left_bytes = left_bytes, self.transport.get_write_buffer_size()
                 if left_bytes >= before:
                     raise
-                min_rate.check(before - left_bytes)
+                min_rate.count(before - left_bytes)
+                min_rate.check()
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send with sendfile(2). While the socket is full, the loop watches a duplicate of its descriptor."""
@@ -314,11 +324,12 @@ class EventStream(Stream):
         await self.drain()
         if self.lost or self.transport.is_closing():  # its descriptor may belong to another file soon
             raise Disconnected
-        min_rate = MinRate(self.timeouts)
+        min_rate = MinRate(self)
         target = self.transport.get_extra_info("socket").fileno()
         watched = -1
         try:
             while count:
+                min_rate.check()
                 try:
                     sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 except BlockingIOError:
@@ -327,7 +338,7 @@ class EventStream(Stream):
                     raise Disconnected from None
                 offset += sent
                 count -= sent
-                min_rate.check(sent)
+                min_rate.count(sent)
                 if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
@@ -412,6 +423,11 @@ class EventStream(Stream):
     def has_unread_bytes(self) -> bool:
         sock = self.transport.get_extra_info("socket")
         return not self.lost and bool(self.input_buffer or unread_bytes(sock.fileno()))
+
+    def has_unsent_bytes(self) -> bool:
+        return self.transport.get_write_buffer_size() > 0 or has_unsent_bytes(
+            self.transport.get_extra_info("socket").fileno()
+        )
 
     def bound_to(self) -> str:
         name = self.transport.get_extra_info("sockname")

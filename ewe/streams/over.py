@@ -46,6 +46,18 @@ class StreamOver(Stream):
         self.below.requests = count
 
     @property
+    def queued_s(self) -> float:  # type: ignore[override]
+        return self.below.queued_s
+
+    @property
+    def in_handshake(self) -> bool:
+        return self.below.in_handshake
+
+    @in_handshake.setter
+    def in_handshake(self, value: bool) -> None:
+        self.below.in_handshake = value
+
+    @property
     def stopping(self) -> bool:  # type: ignore[override]
         return self.below.stopping
 
@@ -88,6 +100,9 @@ class StreamOver(Stream):
 
     def has_unread_bytes(self) -> bool:
         return self.below.has_unread_bytes()
+
+    def has_unsent_bytes(self) -> bool:
+        return self.below.has_unsent_bytes()
 
     def reset_at_close(self) -> None:
         self.below.reset_at_close()

@@ -116,7 +116,8 @@ class PoolStream(BlockingStream):
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
         """Return the next bytes, at most `limit`; with parking = always, pause while there are none.
 
-        b"": the client has closed its sending side. Raises Timeout at the deadline, Disconnected.
+        b"": the client has closed its sending side. With parking = always, others run after TURN_BYTES, before the
+        bytes are returned. Raises Timeout at the deadline, Disconnected.
         """
         if not self.parks_always:
             return await super().receive(limit)
@@ -145,13 +146,15 @@ class PoolStream(BlockingStream):
             try:
                 sent = self.socket.send(data)
             except BlockingIOError:
-                min_rate = await self.wait_for_socket_room(min_rate)
+                min_rate = min_rate or MinRate(self)
+                await self.wait_for_socket_room()
+                min_rate.check()
                 continue
             except OSError:
                 raise Disconnected from None
             data = data[sent:]
             if min_rate is not None:
-                min_rate.check(sent)
+                min_rate.count(sent)
             self.handled_bytes += CALL_COST_BYTES + sent
             if self.handled_bytes > TURN_BYTES:
                 await self.yield_turn()
@@ -199,17 +202,21 @@ class PoolStream(BlockingStream):
     async def yield_turn(self) -> None:
         """Go to the end of the queue. Every conversation that is ready now comes first."""
         self.handled_bytes = 0
+        began = time.monotonic()
         await Wait(Want.TURN, math.inf)
+        self.queued_s += time.monotonic() - began
 
-    async def wait_for_socket_room(self, min_rate: MinRate | None) -> MinRate:
-        """Wait until the client has read some bytes. Return `min_rate`, or a new MinRate for None.
-
-        Raises Timeout if the client reads nothing for write_timeout, or is slower than min_rate.
-        """
-        min_rate = min_rate or MinRate(self.timeouts)
-        min_rate.check(0)
-        await Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
-        return min_rate
+    async def wait_for_socket_room(self) -> None:
+        """Wait until the client has read some bytes. Raises Timeout if it reads nothing for write_timeout."""
+        began = time.monotonic()
+        try:
+            await Wait(Want.ROOM, began + self.timeouts.write_timeout)
+        except Timeout:  # perhaps the threads were held up, and an event is due
+            if self.has_unsent_bytes():
+                raise
+        # The client has taken all bytes, and the conversation was in the queue.
+        if not self.has_unsent_bytes():
+            self.queued_s += time.monotonic() - began
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send as a BlockingStream does; with parking = always, pause while the socket's buffer is full."""
@@ -220,19 +227,20 @@ class PoolStream(BlockingStream):
         self.unsent = count
         if head:
             await self.send(head)
-        min_rate = MinRate(self.timeouts)
+        min_rate = MinRate(self)
         while count:
+            min_rate.check()
             try:
                 sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE_BYTES))
             except BlockingIOError:
-                await self.wait_for_socket_room(min_rate)
+                await self.wait_for_socket_room()
                 continue
             except OSError:
                 raise Disconnected from None
             offset += sent
             count -= sent
             self.unsent = count
-            min_rate.check(sent)
+            min_rate.count(sent)
             await self.share(sent)
 
 

@@ -147,7 +147,11 @@ class SecureStream(StreamOver):
         """
         began = time.monotonic()
         if not self.encrypted:
-            self.keep_encrypted(await self.below.next_request(seconds))
+            self.below.in_handshake = True
+            try:
+                self.keep_encrypted(await self.below.next_request(seconds))
+            finally:
+                self.below.in_handshake = False
             if self.client_ended:
                 return False
         self.below.set_deadline(max(began + seconds - time.monotonic(), 0.001))
@@ -328,7 +332,7 @@ class SecureStream(StreamOver):
             await self.flush()
             if not await self.below.either(descriptor, max(ends - time.monotonic(), 0)):
                 return False
-            self.below.set_deadline(seconds)  # no wait: the bytes have arrived
+            self.below.set_deadline(seconds)  # the bytes have arrived: receive() may wait for its turn only
             self.keep_encrypted(await self.below.receive())
             self.decrypted = self.decrypt()
         return True

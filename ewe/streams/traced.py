@@ -73,14 +73,17 @@ class TracedStream(StreamOver):
             self.trace.write("goes-on", self.name, how)
 
     async def next_request(self, seconds: float) -> bytes:
-        """Wait below for the next request; return its first bytes. If none comes, note why the connection ends."""
+        """Wait below for the next request, or for a TLS handshake; return the first bytes. If none come, note why
+        the connection ends.
+        """
         began = time.monotonic()
         how = ""
-        self.before_wait("waits", self.name, "request")  # hold() or write(): see the top of this file
+        what = "bytes" if self.in_handshake else "request"
+        self.before_wait("waits", self.name, what)  # hold() or write(): see the top of this file
         try:
             data = await self.below.next_request(seconds)
             if not data and time.monotonic() - began >= seconds:
-                how, self.why = "timeout", "no request came in time"
+                how, self.why = "timeout", "timeout" if self.in_handshake else "no request came in time"
         except Disconnected:
             how, self.why = "left", "the client has left"
             raise

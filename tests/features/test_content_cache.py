@@ -955,7 +955,7 @@ def nobody_waits_for_an_old_response(server: Server) -> None:
     assert old == [b""] and ask("GET") == b"a comment\n"
 
 
-# It reads the comments, and then takes its time, as long as `hold` is there.
+# A script that reads the comments, and then takes its time, as long as `hold` is there.
 COMMENTS = """#!/bin/sh
 [ $REQUEST_METHOD = POST ] && { echo "a comment" > said; printf 'Status: 204\\n\\n'; exit; }
 found=$(cat said 2>/dev/null)

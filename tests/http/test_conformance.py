@@ -5,6 +5,7 @@ Most of it in memory, over a site with a few files; what a program writes, over 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -35,6 +36,7 @@ def site(tmp_path: Path) -> Site:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "with").mkdir()
     (tmp_path / "with" / "index.html").write_text("index")
+    (tmp_path / "with" / "[fi|le]").write_text("a name with brackets")
     (tmp_path / "listed").mkdir()
     for path in tmp_path.glob("*.txt"):
         os.utime(path, (1_000_000_000, 1_000_000_000))
@@ -67,7 +69,7 @@ def test_a_client_that_sends_only_an_empty_line() -> None:
 
 @pytest.mark.parametrize(
     "begun",
-    [b"\xff\xfe", b"(", b" ", b"GET  ", b"GET\t", b"GET \xe9", b"GET / X", b"GET / HTTPS", b"GET / HTTP/1.1 ",
+    [b"\xff\xfe", b"(", b" ", b"GET  ", b"GET\t", b"GET \xe9", b"GET / ", b"GET / HTTPS", b"GET / HTTP/1.1 ",
      b"GET / http", b"{json: 1}", b'"', b"\x80" * 100],
 )  # fmt: skip
 def test_what_no_request_begins_with_is_refused_before_its_line_ends(begun: bytes) -> None:
@@ -143,7 +145,7 @@ def test_an_empty_element_among_transfer_codings(coding: str) -> None:
 
 
 BAD_CHUNKS = (
-    b"xyz\r\n", b"5\nhello\r\n0\r\n\r\n", b"5\r\nhelloX\r\n", b"-1\r\n", b"0x5\r\nhello\r\n", b" 5\r\nhello\r\n",
+    b"xyz\r\n", b"5\nhello\r\n0\r\n\r\n", b"5\r\nhello\r\n", b"-1\r\n", b"0x5\r\nhello\r\n", b" 5\r\nhello\r\n",
     b"5 \r\nhello\r\n0\r\n\r\n", b"5;\r\nhello\r\n", b"5;a=\"\r\nhello\r\n", b"5\r\nhello\r\n0\r\nA : b\r\n\r\n",
     b"5\r\nhello\r\n0\r\n b\r\n\r\n", b"0\r\n\n", b"ffffffffffffffff5\r\n", b"5\r\nhel\r\n0\r\n\r\n", b"5_0\r\n",
     b"\r\n0\r\n\r\n", b"5\rhello\r\n", b"5\r\r\nhello\r\n", b"5;a\x00\r\nhello\r\n", b"0\r\nA: b\n\r\n",
@@ -316,39 +318,91 @@ def test_framing_that_is_bad_starts_no_program(start: Start) -> None:
 # --- Deliberate choices ---------------------------------------------------------------------------------------
 
 GET, POST = "GET /file.txt", "POST /file.txt"
-# The rows of the last table of conformance.md that say a status
-CHOICES = [
-    ((POST, "Content-Length: 05"), 400),
-    ((POST, "Content-Length: 5", "Content-Length: 5"), 400),
-    ((POST, "Content-Length: 5, 5"), 400),
+# The rows of the last table of conformance.md, by the beginning of their first cell: requests, and their statuses
+CHOICES: dict[str, list[tuple[tuple[str, ...] | bytes, int]]] = {
+    "Content-Length with zeros": [((POST, "Content-Length: 05"), 400)],
+    "Content-Length twice": [
+        ((POST, "Content-Length: 5", "Content-Length: 5"), 400),
+        ((POST, "Content-Length: 5, 5"), 400),
+    ],
+    "Content-Length of more than 19": [((POST, "Content-Length: " + "9" * 20), 400)],
+    "Empty elements": [((POST, "Transfer-Encoding: , chunked"), 400)],
+    "Transfer-Encoding together": [((POST, "Transfer-Encoding: chunked", "Content-Length: 5"), 400)],
+    "`identity`": [
+        ((POST, "Transfer-Encoding: identity"), 400),
+        ((POST, "Transfer-Encoding: identity, chunked"), 501),
+    ],
+    "A bare LF": [
+        (b"GET /file.txt HTTP/1.1\nHost: ewe\r\n\r\n", 400),
+        (b"GET /file.txt HTTP/1.1\r\nHost: ewe\n\r\n", 400),
+    ],
+    "More than one empty line": [(b"\r\n\r\n" + request_of(GET), 400), (b"\r\n" + request_of(GET), 200)],
+    "Chunked bodies": [
+        (request_of(target, "Transfer-Encoding: chunked", body=b"x\r\n"), 400)
+        for target in (GET, "GET /listed/", "GET /none", POST)
+    ],
+    "Host and URLs": [
+        (("GET http://a,b/file.txt",), 400),
+        (("GET http://[v1.x]/file.txt",), 400),
+        (b"GET /file.txt HTTP/1.1\r\nHost: a,b\r\n\r\n", 400),
+    ],
+    "Empty Host": [(b"GET /file.txt HTTP/1.1\r\nHost:\r\n\r\n", 400)],
+    "A path above": [(("GET /../a",), 400)],
+    "An escaped slash": [(("GET /a%2fb",), 404), (("GET /%00",), 400)],
+    "Raw bytes": [
+        *(((f"GET /{char}",), 400) for char in '\xe9 <>"{}^\\`'),
+        (("GET /file.txt?{}|^`[]",), 200),
+    ],
+    "`\\|`": [(("GET /with/[fi|le]",), 200)],
+    "A percent sign": [(("GET /100%",), 400), (("GET /file.txt?q=100%",), 200)],
+    "HTTP/1.0 with two Hosts": [
+        ((GET + " HTTP/1.0", "Host: again"), 400),
+        ((POST + " HTTP/1.0", "Transfer-Encoding: chunked"), 400),
+    ],
+    "Method names": [(("get /file.txt",), 501)],
+    "TRACE": [(("TRACE /file.txt",), 405)],
+    "An https URL": [(("GET https://ewe/file.txt",), 421)],
+    "A suffix range": [(("GET /empty.txt", "Range: bytes=-5"), 200)],
+}
+# Requests that are close to a row
+NEAR = [
     ((POST, "Content-Length: " + "9" * 19), 413),
-    ((POST, "Content-Length: " + "9" * 20), 400),
-    ((POST, "Transfer-Encoding: , chunked"), 400),
-    ((POST, "Transfer-Encoding: identity"), 400),
-    ((POST, "Transfer-Encoding: identity, chunked"), 501),
-    ((GET + " HTTP/1.0", "Host: again"), 400),
-    ((POST + " HTTP/1.0", "Transfer-Encoding: chunked"), 400),
-    (("GET http://a,b/file.txt",), 400),
-    (("GET http://[v1.x]/file.txt",), 400),
-    (("GET /../a",), 400),
-    (("GET /a%2fb",), 404),
-    (("GET /%00",), 400),
-    (('GET /<>"',), 400),
-    (("GET /file.txt?{}|^`[]",), 200),
-    (("GET /[fi|le]",), 404),  # no such file
-    (("GET /100%",), 400),
-    (("GET /file.txt?q=100%",), 200),
-    (("get /file.txt",), 501),
-    (("TRACE /file.txt",), 405),
     (("GET /listed/", "If-None-Match: *"), 304),
-    (("GET /empty.txt", "Range: bytes=-5"), 200),
     (("GET /empty.txt", "Range: bytes=-0"), 416),
 ]
 
 
-@pytest.mark.parametrize(("lines", "status"), CHOICES)
-def test_deliberate_choices(site: Site, lines: tuple[str, ...], status: int) -> None:
-    assert one(site, request_of(*lines))[0].status == status
+@pytest.mark.parametrize(("sent", "status"), [*itertools.chain(*CHOICES.values()), *NEAR])
+def test_deliberate_choices(site: Site, sent: tuple[str, ...] | bytes, status: int) -> None:
+    data = sent if isinstance(sent, bytes) else request_of(*sent)
+    assert one(site, data)[0].status == status
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [((GET, "Expect: more"), 417), (("GET /a%2fb",), 404), (("A" * 33 + " /file.txt",), 501)],
+)
+def test_an_error_of_the_head_closes(site: Site, sent: tuple[str, ...], status: int) -> None:
+    """Only the first request is answered."""
+    assert one(site, request_of(*sent) + request_of(GET))[0].status == status
+
+
+def test_each_deliberate_choice_with_a_status_is_tested() -> None:
+    """The second cell of a row names the statuses of its requests, except perhaps 200."""
+    page = (TESTS / "conformance.md").read_text()
+    _, _, section = page.partition("\n## Deliberate choices\n")
+    rows = [re.split(r"(?<!\\)\|", line)[1:3] for line in section.splitlines() if line.startswith("| ")]
+    assert len(rows) > 25
+    untested = set(CHOICES)
+    for what, ewe in rows:
+        statuses = {int(number) for number in re.findall(r"\b[1-5][0-9][0-9]\b", ewe)}
+        names = [name for name in CHOICES if what.strip().startswith(name)]
+        untested.difference_update(names)
+        assert len(names) == 1 or not (names or statuses), what
+        for name in names:
+            tested = {status for _, status in CHOICES[name]}
+            assert statuses <= tested <= statuses | {200}, what
+    assert not untested
 
 
 # --- tests/conformance.md -------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from __future__ import annotations
 import copy
 import os
 import re
+import time
 from asyncio import CancelledError
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +24,14 @@ from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 
 import ewe.response_writer
 from ewe import logger
-from ewe.body import CONTINUE, MAX_SKIPPED_BYTES
+from ewe.body import CONTINUE, MAX_SKIPPED_BYTES, Body
+from ewe.config.settings import Config
 from ewe.conversation import BUSY, MAX_CACHED_HEAD_CHARS, MAX_HEADS, converse, converse_behind_proxy
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
-from ewe.response_writer import date_line
-from ewe.streams.base import Disconnected, ForeignAwait, Stream, Timeout
+from ewe.response_writer import SLICE_BYTES, date_line, send_response
+from ewe.streams.base import RECEIVE_BYTES, Disconnected, ForeignAwait, Stream, Timeout
 from ewe.streams.blocking import run
 
 quick = settings(max_examples=examples(150), deadline=None)
@@ -608,6 +611,81 @@ def test_a_client_that_stops_reading_in_the_middle(
     run(converse(stream, Fixed(Response(200, (), source))))  # type: ignore[arg-type]
     assert source.closed == 1 and len(stream.sent) == 2
     assert ("reset_at_close" in stream.did) is resets
+
+
+class Late(MemoryStream):
+    """A stream whose sends take 20 ms, after the first `swift` ones.
+
+    reason: why the others are late: "client", "queue", or "processor".
+    """
+
+    def __init__(self, reason: str, swift: int = 0) -> None:
+        super().__init__([])
+        self.timeouts = Config(min_rate=10**9, write_timeout=0.01)
+        self.reason = reason
+        self.swift = swift
+
+    async def send(self, *parts: bytes) -> None:
+        began = time.monotonic()
+        if len(self.sent) >= self.swift:
+            time.sleep(0.02)
+        await super().send(*parts)
+        if self.reason == "queue":
+            self.queued_s += time.monotonic() - began
+
+    def has_unsent_bytes(self) -> bool:
+        return self.reason != "processor"
+
+    def respond(self, body: bytes | Pieces) -> None:
+        """Send a response with this body. Raises Timeout."""
+        response = Response(200, (), copy.deepcopy(body))
+        run(send_response(self, Request("GET", "/", (1, 1)), response, False, time.perf_counter()))
+
+
+@pytest.mark.parametrize("reason", ["client", "queue", "processor"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        bytes(4 * SLICE_BYTES),
+        Pieces(*[b"a"] * 4),
+        Pieces(*[b"a"] * 4, length=4),
+        Pieces(b"HTTP/1.1 200 OK\r\n\r\n", *[b"a"] * 4, raw=True),
+    ],
+)
+def test_only_the_time_of_the_client_counts_for_min_rate(body: bytes | Pieces, reason: str) -> None:
+    with pytest.raises(Timeout) if reason == "client" else nullcontext():
+        Late(reason).respond(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "swift"),
+    [
+        (bytes(2 * SLICE_BYTES), 1),
+        (Pieces(b"a", b"a"), 2),
+        (Pieces(b"a", b"a", length=2), 2),
+        (Pieces(b"HTTP/1.1 200 OK\r\n\r\n", b"a", raw=True), 1),
+    ],
+)
+def test_a_complete_response_is_not_late(body: bytes | Pieces, swift: int) -> None:
+    """The client is slow only for the last bytes: nothing is left to be aborted."""
+    stream = Late("client", swift)
+    stream.respond(body)
+    assert "reset_at_close" not in stream.did
+
+
+def test_the_time_in_a_queue_does_not_count_for_an_upload() -> None:
+    class Queued(MemoryStream):
+        async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:
+            began = time.monotonic()
+            time.sleep(0.3)
+            self.queued_s += time.monotonic() - began
+            return await super().receive(limit)
+
+    stream = Queued([b"a"] * 3)
+    request = Request("POST", "/", (1, 1))
+    request.length = 3
+    body = Body(stream, request, b"", RequestLimits(), 0.5)
+    assert [run(body.receive()) for _ in range(3)] == [b"a"] * 3
 
 
 def test_a_response_of_its_own_making() -> None:

@@ -476,6 +476,22 @@ def test_a_descriptor_that_cannot_exist(number: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("in_handshake", "what", "why"),
+    [(True, "bytes", "timeout"), (False, "request", "no request came in time")],
+)
+def test_a_wait_for_a_handshake_is_none_for_a_request(
+    tmp_path: Path, in_handshake: bool, what: str, why: str
+) -> None:
+    path = tmp_path / "trace"
+    stream = TracedStream(MemoryStream([]), Trace(str(path)), "1.1")
+    stream.in_handshake = in_handshake
+    assert run(stream.next_request(0)) == b"" and stream.why == why
+    stream.end()
+    stream.trace.write("closed", "1.1")  # writes the held events, too
+    assert ("waits", what) in [(event.name, event.text) for event in events(path)]
+
+
+@pytest.mark.parametrize(
     ("attribute", "why"),
     [
         ("gives_way", "another client waits"),

@@ -64,6 +64,7 @@ from ewe.streams.event_poller import EventPoller
 from ewe.streams.parking import ParkedPoll
 from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 from ewe.streams.pool import PoolStream, PoolWakeEvent
+from ewe.timeouts import TimeoutCounter
 
 try:
     import uvloop
@@ -608,35 +609,73 @@ def test_a_response_that_only_the_close_ends_is_cut_by_a_reset(connect: Connect,
 
 
 class Pieces(Source):
-    """A body in 30 pieces of 64 KB, and each takes `seconds`."""
+    """A body in 30 pieces, and each takes `seconds`. framing: "chunked", "length" or "raw"."""
 
-    def __init__(self, seconds: float, length: int | None = None) -> None:
-        self.pieces = iter([bytes(65536)] * 30)
+    def __init__(self, seconds: float, framing: str, size: int = 65536) -> None:
+        self.pieces = iter([bytes(size)] * 30)
         self.seconds = seconds
-        self.length = length
+        self.length = 30 * size if framing == "length" else None
+        self.raw = framing == "raw"
 
     async def receive(self) -> bytes:
         time.sleep(self.seconds)
         return next(self.pieces, b"")
 
 
+async def send_pieces(stream: Stream, body: Pieces) -> None:
+    """Send a response with this body."""
+    await send_response(
+        stream, Request("GET", "/", (1, 1)), Response(200, (), body), False, time.perf_counter()
+    )
+
+
 @pytest.mark.takes_time
-@pytest.mark.parametrize("length", [None, 30 * 65536])
-@pytest.mark.parametrize("slow", ["client", "source"])
-def test_a_body_in_pieces_to_a_client_that_reads_too_slowly(
-    connect: Connect, slow: str, length: int | None
-) -> None:
-    """min_rate bounds the time of the whole body, without the time that its source takes."""
-    is_client = slow == "client"
+@pytest.mark.parametrize("framing", ["chunked", "length", "raw"])
+def test_a_body_in_pieces_to_a_client_that_reads_too_slowly(connect: Connect, framing: str) -> None:
+    """min_rate bounds the time of the whole body, also of an NPH program's."""
 
     async def talk(stream: Stream) -> None:
-        response = Response(200, (), Pieces(0 if is_client else SLOW / 30, length))
-        with pytest.raises(Timeout) if is_client else contextlib.nullcontext():
-            await send_response(stream, Request("GET", "/", (1, 1)), response, False, time.perf_counter())
+        with pytest.raises(Timeout):
+            await send_pieces(stream, Pieces(0, framing))
 
     connection = connect(talk, write_timeout=SLOW / 4, min_rate=20_000_000)
-    reader = read_slowly(connection.client) if is_client else iter(lambda: connection.client.recv(65536), b"")
-    assert (sum(map(len, reader)) < 30 * 65536) is is_client
+    size = 0
+    with contextlib.suppress(ConnectionResetError):  # the end of a raw response that is cut
+        for piece in read_slowly(connection.client):
+            size += len(piece)
+    assert size < 30 * 65536
+    connection.result()
+
+
+@pytest.mark.takes_time
+@pytest.mark.parametrize("framing", ["chunked", "length", "raw"])
+def test_a_body_in_pieces_that_are_made_slowly(connect: Connect, framing: str) -> None:
+    """The time that the source takes is not the client's. write_timeout has room for a reader that stands still."""
+
+    async def talk(stream: Stream) -> None:
+        await send_pieces(stream, Pieces(2 * STANDS_STILL / 30, framing))
+
+    connection = connect(talk, write_timeout=1.25 * STANDS_STILL, min_rate=20_000_000)
+    assert sum(map(len, iter(lambda: connection.client.recv(65536), b""))) >= 30 * 65536
+    connection.result()
+
+
+@pytest.mark.takes_time
+@pytest.mark.parametrize("framing", ["chunked", "length", "raw"])
+def test_a_busy_server_is_no_slow_client(connect: Connect, framing: str) -> None:
+    """A client whose system takes all bytes at once is not cut if the server's thread is held up."""
+
+    async def talk(stream: Stream) -> None:
+        send = stream.send
+
+        async def send_and_be_held_up(*parts: bytes) -> None:
+            await send(*parts)
+            time.sleep(0.02)
+
+        stream.send = send_and_be_held_up  # type: ignore[method-assign]
+        await send_pieces(stream, Pieces(0, framing, size=100))
+
+    connection = connect(talk, write_timeout=0.2, min_rate=20_000_000)
     connection.result()
 
 
@@ -1244,6 +1283,21 @@ def test_two_programs(connect: Connect) -> None:
     wait_until(lambda: all(map(gone, pids)), 30)
 
 
+@pytest.mark.parametrize("in_handshake", [True, False])
+def test_the_end_of_a_handshake_is_no_timeout_of_a_head(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, in_handshake: bool
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(TimeoutCounter, "count", counted.append)
+
+    async def talk(stream: Stream) -> bytes:
+        stream.in_handshake = in_handshake
+        return await stream.next_request(0.1)
+
+    assert connect(talk).result() == b""
+    assert counted == ([] if in_handshake else ["head"])
+
+
 # --- What needs not wait --------------------------------------------------------------------------------------
 
 
@@ -1332,6 +1386,7 @@ def test_a_client_that_always_sends_lets_others_go_on(connect: Connect, turns: l
     assert len(connection.result()) == 8 * TURN_BYTES
     if isinstance(connection.stream, PoolStream) and connection.stream.parks_always:
         assert len(turns) >= 4
+        assert connection.stream.queued_s > 0  # this time is not the client's
 
 
 def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> None:

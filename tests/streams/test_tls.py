@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 import trustme
+from support.memory import MemoryStream
 from support.proc import children
 from support.server import ROOT, Server, Start, wait_until, write_program, write_waiting_program
 from support.wire import read_all, read_response
@@ -359,6 +360,20 @@ class CountedReads:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.library, name)
+
+
+def test_a_wait_for_a_handshake_says_so(authority: Authority) -> None:
+    """Such a wait is in next_request(), but neither the trace nor the status may call it one for a request."""
+
+    class Silent(MemoryStream):
+        async def next_request(self, seconds: float) -> bytes:
+            self.did.append(f"in handshake: {self.in_handshake}")
+            return b""
+
+    below = Silent([])
+    stream = SecureStream(below, server_context(str(authority.certificate), str(authority.key)))
+    assert not run(stream.handshake(10))
+    assert below.did == ["in handshake: True"] and not below.in_handshake
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 21, 22, 100, 1 << 20])
