@@ -25,6 +25,7 @@ Read next: streams/parking.py, where a conversation waits for an upstream.
 from __future__ import annotations
 
 import functools
+import time
 from _thread import allocate_lock
 from collections.abc import Coroutine
 from queue import SimpleQueue
@@ -104,6 +105,11 @@ class Parking:
         with self.lock:
             task = self.parked.pop(descriptor, None)
         if task is not None:
+            wait = task.wait
+            if (
+                wait is not None and wait.want is Want.ROOM
+            ):  # the client has read: the time in the queue is ours
+                wait.ready_at = time.monotonic()
             self.queue.put(task)
         else:
             self.upstreams.handle_ready(descriptor)

@@ -220,16 +220,18 @@ class Wait:
 
     want: the event that lets the conversation go on. expires: the time.monotonic() at which the model throws
     Timeout into the conversation. event: the WakeEvent that resumes the conversation, if it waits for one. watched:
-    for the model's use.
+    for the model's use. ready_at: the time.monotonic() at which the client's room came, and the conversation went
+    into the queue; 0.0: it did not go there.
     """
 
-    __slots__ = ("event", "expires", "want", "watched")
+    __slots__ = ("event", "expires", "ready_at", "want", "watched")
 
     def __init__(self, want: Want, expires: float, event: ParkedWakeEvent | None = None) -> None:
         self.want = want
         self.expires = expires
         self.event = event
         self.watched = False
+        self.ready_at = 0.0
 
     def __await__(self) -> Generator[Wait, None, None]:
         """Yield this Wait, once, to the model that runs the conversation."""

@@ -329,7 +329,6 @@ class EventStream(Stream):
         watched = -1
         try:
             while count:
-                min_rate.check()
                 try:
                     sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 except BlockingIOError:
@@ -339,6 +338,8 @@ class EventStream(Stream):
                 offset += sent
                 count -= sent
                 min_rate.count(sent)
+                if count:
+                    min_rate.check()
                 if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own

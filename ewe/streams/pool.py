@@ -148,13 +148,13 @@ class PoolStream(BlockingStream):
             except BlockingIOError:
                 min_rate = min_rate or MinRate(self)
                 await self.wait_for_socket_room()
-                min_rate.check()
                 continue
             except OSError:
                 raise Disconnected from None
             data = data[sent:]
-            if min_rate is not None:
+            if min_rate is not None and data:
                 min_rate.count(sent)
+                min_rate.check()
             self.handled_bytes += CALL_COST_BYTES + sent
             if self.handled_bytes > TURN_BYTES:
                 await self.yield_turn()
@@ -208,15 +208,14 @@ class PoolStream(BlockingStream):
 
     async def wait_for_socket_room(self) -> None:
         """Wait until the client has read some bytes. Raises Timeout if it reads nothing for write_timeout."""
-        began = time.monotonic()
+        wait = Wait(Want.ROOM, time.monotonic() + self.timeouts.write_timeout)
         try:
-            await Wait(Want.ROOM, began + self.timeouts.write_timeout)
+            await wait
         except Timeout:  # perhaps the threads were held up, and an event is due
             if self.has_unsent_bytes():
                 raise
-        # The client has taken all bytes, and the conversation was in the queue.
-        if not self.has_unsent_bytes():
-            self.queued_s += time.monotonic() - began
+        if wait.ready_at:
+            self.queued_s += time.monotonic() - wait.ready_at
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send as a BlockingStream does; with parking = always, pause while the socket's buffer is full."""
@@ -229,7 +228,6 @@ class PoolStream(BlockingStream):
             await self.send(head)
         min_rate = MinRate(self)
         while count:
-            min_rate.check()
             try:
                 sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE_BYTES))
             except BlockingIOError:
@@ -241,6 +239,8 @@ class PoolStream(BlockingStream):
             count -= sent
             self.unsent = count
             min_rate.count(sent)
+            if count:
+                min_rate.check()
             await self.share(sent)
 
 

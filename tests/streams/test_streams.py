@@ -1298,6 +1298,23 @@ def test_the_end_of_a_handshake_is_no_timeout_of_a_head(
     assert counted == ([] if in_handshake else ["head"])
 
 
+def test_the_time_in_the_queue_after_the_client_has_read_is_not_its_own() -> None:
+    client, server = pair()
+    with client, server:
+        stream = PoolStream(server, ("peer", 1), ("here", 2), Config(), True)
+        conversation = stream.wait_for_socket_room()
+        queue: SimpleQueue[Any] = SimpleQueue()
+        parking = Parking(queue)
+        task = parking.parked[server.fileno()] = PoolTask(stream, conversation)
+        wait = task.wait = conversation.send(None)
+        parking.handle_ready(server.fileno())
+        assert queue.get(timeout=20) is task
+        time.sleep(0.2)
+        with pytest.raises(StopIteration):
+            conversation.send(None)
+        assert wait.ready_at > 0 and stream.queued_s >= 0.2
+
+
 # --- What needs not wait --------------------------------------------------------------------------------------
 
 
