@@ -69,7 +69,7 @@ def test_a_client_that_sends_only_an_empty_line() -> None:
 
 @pytest.mark.parametrize(
     "begun",
-    [b"\xff\xfe", b"(", b" ", b"GET  ", b"GET\t", b"GET \xe9", b"GET / ", b"GET / HTTPS", b"GET / HTTP/1.1 ",
+    [b"\xff\xfe", b"(", b" ", b"GET  ", b"GET\t", b"GET \xe9", b"GET / X", b"GET / HTTPS", b"GET / HTTP/1.1 ",
      b"GET / http", b"{json: 1}", b'"', b"\x80" * 100],
 )  # fmt: skip
 def test_what_no_request_begins_with_is_refused_before_its_line_ends(begun: bytes) -> None:
@@ -145,7 +145,7 @@ def test_an_empty_element_among_transfer_codings(coding: str) -> None:
 
 
 BAD_CHUNKS = (
-    b"xyz\r\n", b"5\nhello\r\n0\r\n\r\n", b"5\r\nhello\r\n", b"-1\r\n", b"0x5\r\nhello\r\n", b" 5\r\nhello\r\n",
+    b"xyz\r\n", b"5\nhello\r\n0\r\n\r\n", b"5\r\nhelloX\r\n", b"-1\r\n", b"0x5\r\nhello\r\n", b" 5\r\nhello\r\n",
     b"5 \r\nhello\r\n0\r\n\r\n", b"5;\r\nhello\r\n", b"5;a=\"\r\nhello\r\n", b"5\r\nhello\r\n0\r\nA : b\r\n\r\n",
     b"5\r\nhello\r\n0\r\n b\r\n\r\n", b"0\r\n\n", b"ffffffffffffffff5\r\n", b"5\r\nhel\r\n0\r\n\r\n", b"5_0\r\n",
     b"\r\n0\r\n\r\n", b"5\rhello\r\n", b"5\r\r\nhello\r\n", b"5;a\x00\r\nhello\r\n", b"0\r\nA: b\n\r\n",

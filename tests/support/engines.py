@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,8 +82,14 @@ def answer_of_process(
         cwd=script.parent,
         stdin=subprocess.DEVNULL,
         capture_output=True,
+        preexec_fn=heed_interrupts,
     )
     return ScriptResult(done.stdout, done.stderr, done.returncode)
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT end this process: a shell without job control has its background commands ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def without_times(answer: ScriptResult) -> ScriptResult:

@@ -142,9 +142,7 @@ def test_a_script_finds_the_interpreter_of_a_process(preload: str, isolation: st
         # The packages of the account's `pip install --user` are on its search path
         look = f"import os, pwd\nprint('{HEAD}')\nprint(pwd.getpwuid(os.getuid()).pw_dir, end='')\n"
         home = running.ask(running.script("home.py", look)).text
-        # A shell ignores SIGINT for what it runs in the background, perhaps these tests
-        python = ["env", "--default-signal=INT", "python3"]
-        alone = answer_of_process(python, script, {"HOME": home})
+        alone = answer_of_process(["python3"], script, {"HOME": home})
         for _ in range(2):
             reply = running.ask(script)
             assert reply.text == alone.output.decode().partition("\n\n")[2], running.log()

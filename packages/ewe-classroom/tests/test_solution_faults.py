@@ -173,6 +173,12 @@ def test_a_report_that_a_program_makes_itself_shows_no_file_behind_a_link(tmp_pa
         ("python", "import queue\nqueue.Full\nclass A:\n queue: Own\n def f(self): self.queue.get()\n", ""),
         ("python", "import queue\nqueue.Full\ndef f(queue=queue): queue.Queue()\n", "the module queue"),
         ("python", "import queue\nqueue.Full\ndef f():\n import queue\n queue.Queue()\n", "module queue"),
+        ("python", "import queue\nqueue.Full\ndef f(g=lambda queue: 0): queue.Queue()\n", "the module queue"),
+        (
+            "python",
+            "import queue\nqueue.Full\ndef f(queue):\n def g():\n  global queue\n  queue.Queue()\n",
+            "the module queue",
+        ),
         (
             "python",
             "import queue\nqueue.Full\ndef f():\n [0 for queue in ()]\n queue.Queue()\n",

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_classroom.grader.own_model import imported_files
 
@@ -104,6 +105,13 @@ def names_without_queue(tree: ast.Module) -> set[str]:
     return finder.harmless - finder.uses
 
 
+class Scope(NamedTuple):
+    """The names of a function. bound: its parameters and variables. others: those of `global` and of imports."""
+
+    bound: set[str]
+    others: set[str]
+
+
 class UseFinder(ast.NodeVisitor):
     """Find the uses of names that no function binds. harmless: the names before NAMES_WITHOUT_QUEUE."""
 
@@ -111,11 +119,18 @@ class UseFinder(ast.NodeVisitor):
         self.uses: set[str] = set()
         self.harmless: set[str] = set()
         self.attributes: set[str] = set()
-        self.bound: list[set[str]] = []  # the names of each function around the node
+        self.scopes: list[Scope] = []  # of the functions around the node, the innermost last
 
     def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load) and not any(node.id in names for names in self.bound):
+        if isinstance(node.ctx, ast.Load) and self.may_be_module(node.id):
             self.uses.add(node.id)
+
+    def may_be_module(self, name: str) -> bool:
+        """Return whether the innermost scope that knows a name does not bind it to a value of its own."""
+        for scope in reversed(self.scopes):
+            if name in scope.bound or name in scope.others:
+                return name in scope.others
+        return True
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self.attributes.add(node.attr)
@@ -129,10 +144,10 @@ class UseFinder(ast.NodeVisitor):
         for each in ast.iter_child_nodes(node):
             if each not in inner:
                 self.visit(each)
-        self.bound.append(names_bound(node, inner))
+        self.scopes.append(scope_of(node, inner))
         for each in inner:
             self.visit(each)
-        self.bound.pop()
+        self.scopes.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.visit_scope(node, [*node.body])
@@ -153,13 +168,18 @@ def uses_in(tree: ast.Module) -> UseFinder:
     return finder
 
 
-def names_bound(function: ast.AST, inner: list[ast.AST]) -> set[str]:
-    """Return the names of a function's parameters and variables, but those that an import or `global` may bind.
-
-    inner: the nodes of its body. The variables of a function within it are not its own.
-    """
-    arguments = getattr(function, "args", None)
-    bound = {each.arg for each in ast.walk(arguments) if isinstance(each, ast.arg)} if arguments else set()
+def scope_of(function: ast.AST, inner: list[ast.AST]) -> Scope:
+    """Return the names of a function. inner: the nodes of its body, without those of a function within it."""
+    bound: set[str] = set()
+    if isinstance(arguments := getattr(function, "args", None), ast.arguments):
+        given = [
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+        ]
+        bound |= {each.arg for each in given if each is not None}
     others: set[str] = set()
     waiting = list(inner)
     while waiting:
@@ -172,7 +192,7 @@ def names_bound(function: ast.AST, inner: list[ast.AST]) -> set[str]:
             others.update(alias.asname or alias.name for alias in node.names)
         elif not isinstance(node, OTHER_SCOPES):
             waiting += ast.iter_child_nodes(node)
-    return bound - others
+    return Scope(bound - others, others)
 
 
 def taken_modules(trees: dict[Path, ast.Module]) -> Iterator[tuple[Path, tuple[int, str]]]:
