@@ -82,14 +82,15 @@ def answer_of_process(
         cwd=script.parent,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        preexec_fn=heed_interrupts,
+        preexec_fn=heed_signals,
     )
     return ScriptResult(done.stdout, done.stderr, done.returncode)
 
 
-def heed_interrupts() -> None:
-    """Let SIGINT end this process: a shell without job control has its background commands ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def heed_signals() -> None:
+    """Let the signals of a terminal end this process: nohup and the background of a shell ignore them."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def without_times(answer: ScriptResult) -> ScriptResult:
