@@ -126,7 +126,7 @@ class UseFinder(ast.NodeVisitor):
             self.uses.add(node.id)
 
     def may_be_module(self, name: str) -> bool:
-        """Return whether the innermost scope that knows a name does not bind it to a value of its own."""
+        """Return whether no function around the node binds a name to a value, so that it may be a module."""
         for scope in reversed(self.scopes):
             if name in scope.bound or name in scope.others:
                 return name in scope.others
