@@ -76,7 +76,7 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
 
 
 def gutter(event: TimelineEvent, *, is_first: bool) -> str:
-    """Return what stands to the left of an event's lanes: in its first row the line of the source."""
+    """Return the text to the left of an event's lanes: in its first row the line of the source."""
     return f"{event.line or '':>4}  " if is_first else " " * GUTTER_CHARS
 
 

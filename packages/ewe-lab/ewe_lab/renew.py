@@ -123,7 +123,7 @@ class Renewer:
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
         waiting = experiments_to_renew(kept, renewal.chosen, quick=renewal.quick)
-        too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
+        too_long: list[tuple[str, float]] = []  # experiments for which no time is left, with their seconds
         for each in waiting:
             length = seconds_of(each, renewal.reports, quick=renewal.quick)
             if length > until - self.clock():
