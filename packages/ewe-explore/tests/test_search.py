@@ -795,6 +795,7 @@ THREADS = [
 ]
 
 
+@pytest.mark.needs("/dev/shm")  # the semaphores of multiprocessing
 @pytest.mark.parametrize(
     ("text", "kind"),
     [*((each, "process") for each in PROCESSES), *((each, "thread") for each in THREADS)],
