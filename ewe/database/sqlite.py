@@ -35,7 +35,7 @@ class SQLite:
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
                 # None: execute() begins the transactions. The module itself does so only for some statements that
-                # write: not for "WITH ... INSERT", whose change would stay even if it ends with an error
+                # write: not for "WITH ... INSERT". The change would stay even if it ends with an error
                 isolation_level=None,
                 check_same_thread=False,
             )

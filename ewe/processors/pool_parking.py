@@ -106,9 +106,8 @@ class Parking:
             task = self.parked.pop(descriptor, None)
         if task is not None:
             wait = task.wait
-            if (
-                wait is not None and wait.want is Want.ROOM
-            ):  # the client has read: the time in the queue is ours
+            # The client has read: it is the server that now needs time, in the queue.
+            if wait is not None and wait.want is Want.ROOM:
                 wait.ready_at = time.monotonic()
             self.queue.put(task)
         else:

@@ -36,7 +36,8 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
   slows the conversation down, and fills no memory.
 - Every wait has a deadline. That of receive() is set by set_deadline(). Each wait of a send() may take
   write_timeout, and the send() as a whole must keep up with min_rate. A wait that takes longer raises Timeout.
-- A client that takes its bytes at once is never too slow for min_rate, however busy the server is.
+- A client that takes its bytes at once is never too slow for min_rate, however many conversations are in the queue.
+  If the whole process stands still during a send for longer than the bound, that time may count as the client's.
 - Any call raises Disconnected if the connection is lost. Afterwards only close() and has_client() may be called.
 - Where conversations share a thread (EventStream; PoolStream with parking = always), a conversation that never
   needs to wait pauses after TURN_BYTES.

@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 from classroom_server import ZOO, make_nested
 from support import needs
+from support.engines import heed_signals
 from support.server import wait_until
 
 from ewe.config.messages import ConfigError
@@ -1426,7 +1427,7 @@ def test_an_interrupted_run_leaves_no_grader_and_is_continued(
     command += ["--user", "root"] if os.geteuid() == 0 else []
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_interrupts
+        command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_signals
     ) as process:
         try:
             output = tmp_path / "class-marks" / "students" / "bo" / "output.txt"
@@ -1451,11 +1452,6 @@ def test_without_private_networks_no_two_servers_run_beside_each_other(
     assert "2 submissions (folders), 1 at a time" in said.out
     assert "graded one at a time, and not 2" in said.err and "sudo" in said.err and said.err.count("\n") == 1
     assert run_class({}, "--jobs", "1") == 0 and not capsys.readouterr().err
-
-
-def heed_interrupts() -> None:
-    """Let SIGINT end this process: a shell without job control has its background commands ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def graders_of(directory: Path) -> list[str]:

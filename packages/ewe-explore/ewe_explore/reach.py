@@ -84,7 +84,7 @@ class Reached:
 
 
 def is_stand_in(target: Any) -> bool:
-    """Return whether an object is one of the explorer's primitives, whose methods have their own points."""
+    """Return whether an object is one of the explorer's primitives: their methods have their own points."""
     return getattr(type(target), "is_stand_in", False) is True
 
 
@@ -127,7 +127,7 @@ def has_generated_methods(kind: type, run: Run) -> bool:
 
 
 def has_library_part(kind: type, run: Run) -> bool:
-    """Return whether a class inherits from a class without points, whose methods use its attributes.
+    """Return whether a class inherits from a class without points. The methods of that class use its attributes.
 
     Stand-ins, classes of modules on the replacements, and classes without state do not count.
     """
