@@ -168,7 +168,8 @@ def leave_session_keyring() -> None:
     """Join a new, empty session keyring (keyrings(7)). Raises OSError.
 
     root's session keyring may have keys, and each process that has the keyring may read them, also as another user.
-    A system without keyrings has none to leave, nor has a container that forbids the call.
+    A system without keyrings has none to leave, nor has a container that forbids the call. The server has the same
+    function (ewe.server.privileges), because this file imports no module of ewe.
     """
     number = KEYCTL_NUMBERS.get(os.uname().machine) if sys.maxsize > 1 << 32 else None
     if number is None or libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None) >= 0:
